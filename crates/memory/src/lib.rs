@@ -1,0 +1,1 @@
+//! Memory that devices, processes and GPUs can share.
