@@ -61,7 +61,7 @@ pub(crate) mod wire {
     pub(crate) const NUMBER: usize = 16;
     pub(crate) const KIND: usize = 24;
 
-    /// The queue pair's state: [`super::state_code`].
+    /// The queue pair's state: [`super::state`].
     pub(crate) const STATE: usize = 2 * LINE;
     /// The incarnation of the wire that this queue pair receives from.
     pub(crate) const PARTNER: usize = 2 * LINE + 8;
@@ -76,7 +76,8 @@ pub(crate) mod wire {
     pub(crate) const ACKED: usize = 4 * LINE;
     /// One more than the number of the incoming message that found no RECV.
     pub(crate) const STALLED: usize = 4 * LINE + 8;
-    /// The incoming message that was refused, and why: [`super::refusal`].
+    /// The incoming message that was refused, and why: one more than its number in the upper 56 bits, the completion
+    /// status for its sender in the lower 8.
     pub(crate) const REFUSED: usize = 4 * LINE + 16;
 
     /// The key of the peer's registration that this side works on at the moment.
@@ -99,10 +100,8 @@ pub(crate) const PART: usize = 32 << 10;
 /// Pieces of one request.
 pub(crate) const MAX_PIECES: usize = 16;
 
-/// States of a queue pair as its wire tells them.
+/// States of a queue pair as its wire tells them; zero before it is connected.
 pub(crate) mod state {
-    /// Not connected yet.
-    pub(crate) const UNCONNECTED: u64 = 0;
     /// RTR, RTS or SQD.
     pub(crate) const CONNECTED: u64 = 1;
     /// In error, reset or destroyed: whatever the queue pair had posted is void, and its memory is used otherwise.

@@ -9,7 +9,7 @@ use fulmen_reach::{Node, ShareKey};
 use fulmen_verbs::{Access, CompletionStatus, QueuePairKind};
 
 use crate::layout::wire as at;
-use crate::layout::{RING, WIRE_MAGIC, state};
+use crate::layout::{WIRE_MAGIC, state};
 
 /// What an own wire cannot be made for.
 pub(crate) type Cause = Box<dyn std::error::Error + Send + Sync>;
