@@ -38,7 +38,8 @@ const TIMED_OUT: u8 = 124;
 /// Runs the ranks and gives the exit code.
 pub fn run(args: &Args, path: &Path) -> anyhow::Result<u8> {
     // A signal that was ignored when the command began, as under nohup, stays ignored.
-    let signals = Signals::listen(processes::ignored_signals()).map_err(|error| refused(args, "listen to signals", error))?;
+    let signals =
+        Signals::listen(processes::ignored_signals()).map_err(|error| refused(args, "listen to signals", error))?;
     // The orphans of a supervisor that was killed come here. A process that was this one's child before has nothing to do
     // with the run: a shell that started it in the background and then became this command.
     let strangers = processes::children().unwrap_or_default();
@@ -217,7 +218,12 @@ impl Launcher {
             Err(Errno::INTR) => return Ok(Vec::new()),
             Err(error) => return Err(error.into()),
         }
-        Ok(indices.into_iter().zip(&fds[1..]).filter(|(_, fd)| !fd.revents().is_empty()).map(|(index, _)| index).collect())
+        Ok(indices
+            .into_iter()
+            .zip(&fds[1..])
+            .filter(|(_, fd)| !fd.revents().is_empty())
+            .map(|(index, _)| index)
+            .collect())
     }
 
     /// Reads what a rank's supervisor says.
@@ -262,7 +268,9 @@ impl Launcher {
         let Some((at, index, ending)) = failed.min_by_key(|&(at, index, _)| (at, index)) else { return };
         self.code = Some(ending.exit_code());
         let passed_on = match (ending, self.asked) {
-            (Ending::Told(Event::Signaled(number)), Some((signal, _))) if number == signal.as_raw() => ", which was passed on,",
+            (Ending::Told(Event::Signaled(number)), Some((signal, _))) if number == signal.as_raw() => {
+                ", which was passed on,"
+            }
             _ => "",
         };
         let others = match self.ranks.iter().filter(|rank| rank.ending.is_none()).count() {
