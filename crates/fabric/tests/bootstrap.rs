@@ -6,6 +6,7 @@ mod common;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::panic::AssertUnwindSafe;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
@@ -306,6 +307,23 @@ fn a_rank_that_leaves_before_all_came_ends_the_others_join() {
         let mut raw = Raw::join(&world, 1, 3);
         raw.send(&[4], &[]); // goodbye
         assert_eq!(waiting.join().unwrap(), JoinError::PeerLeft { rank: 1 });
+    });
+}
+
+#[test]
+fn a_rank_that_panics_is_lost() {
+    let world = World::start(3);
+    world.run(|session| {
+        if session.rank() == 1 {
+            let unwound = std::panic::catch_unwind(AssertUnwindSafe(move || {
+                let _session = session;
+                // A panic that prints nothing.
+                std::panic::resume_unwind(Box::new(()));
+            }));
+            return assert!(unwound.is_err());
+        }
+        let error = session.barrier(LONG).unwrap_err();
+        assert!(matches!(error, SessionError::PeerLost { rank: 1, cause: LossCause::Closed, .. }), "{error}");
     });
 }
 

@@ -66,7 +66,8 @@ pub const MAX_RANKS: u32 = 4096;
 /// The longest blob, in bytes, that a rank can give to an all-gather: 16 MiB.
 pub const MAX_BLOB: usize = 16 << 20;
 
-/// How long a connection may take to greet the coordinator, prove itself and ask for its seat, unless [`Options`] say otherwise.
+/// How long a connection may take to greet the coordinator, prove itself and ask for its seat, unless [`Options`] say
+/// otherwise.
 pub const GREETING_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How a connection that stopped without hanging up is found. The coordinator's setting holds for the whole world.
