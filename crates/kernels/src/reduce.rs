@@ -39,6 +39,9 @@ pub enum ReduceError {
         /// The type of the elements.
         dtype: DType,
     },
+    /// The output's region cannot be written.
+    #[error("the output's region is mapped read-only; map it for writing or give another output")]
+    ReadOnly,
     /// The output overlaps a source without being the same memory.
     #[error("the output overlaps source {source_index} in part; give the same memory or memory apart from it")]
     Overlap {
