@@ -25,6 +25,10 @@ use super::verdict::{Ending, Seconds, name_ranks};
 use super::{Args, RunError, processes};
 use crate::output::Stream;
 
+/// How long to wait, after the first report of a failure, for one that came before it. Ranks that notice another's end give up
+/// within moments, and on a busy machine their report may overtake its.
+const SETTLE: Duration = Duration::from_millis(100);
+
 /// How long a supervisor may take to end after its rank was killed. It gives up on its own before; only one that was stopped
 /// or hangs inside the system takes longer, and is killed then.
 const ABANDON: Duration = Duration::from_secs(10);
@@ -71,6 +75,7 @@ pub fn run(args: &Args, path: &Path) -> anyhow::Result<u8> {
         time_limit: args.timeout.and_then(|limit| Some((began.checked_add(limit)?, limit))),
         grace: args.grace,
         asked: None,
+        judge_at: None,
         code: None,
         kill_at: None,
         abandon_at: None,
@@ -173,6 +178,8 @@ struct Launcher {
     grace: Duration,
     /// The last signal that asked the ranks to end, and when it was passed on.
     asked: Option<(Signal, Instant)>,
+    /// When it is decided who failed first, once somebody has.
+    judge_at: Option<Instant>,
     /// The exit code, once the run has failed and is being ended.
     code: Option<u8>,
     /// When the ranks get SIGKILL.
@@ -203,8 +210,8 @@ impl Launcher {
 
     /// Waits for the next thing to do, and gives the ranks that have something to say.
     fn wait(&self) -> io::Result<Vec<usize>> {
-        let limit = self.time_limit.map(|(at, _)| at).filter(|_| self.code.is_none());
-        let until = [limit, self.kill_at, self.abandon_at].into_iter().flatten().min();
+        let limit = self.time_limit.map(|(at, _)| at).filter(|_| self.code.is_none() && self.judge_at.is_none());
+        let until = [limit, self.judge_at, self.kill_at, self.abandon_at].into_iter().flatten().min();
         let mut fds = vec![PollFd::new(self.signals.socket(), PollFlags::IN)];
         let mut indices = Vec::new();
         for (index, rank) in self.ranks.iter().enumerate() {
@@ -256,7 +263,8 @@ impl Launcher {
 
     /// Decides who failed first, and has the others ended.
     fn judge(&mut self) {
-        if self.ranks.iter().all(|rank| rank.ending.is_some()) {
+        let all_ended = self.ranks.iter().all(|rank| rank.ending.is_some());
+        if all_ended {
             self.abandon_at.get_or_insert_with(|| Instant::now() + self.grace + ABANDON);
         }
         if self.code.is_some() {
@@ -265,7 +273,15 @@ impl Launcher {
         let failed = self.ranks.iter().enumerate().filter_map(|(index, rank)| {
             rank.ending.filter(|(ending, _)| !ending.is_success()).map(|(ending, at)| (at, index, ending))
         });
-        let Some((at, index, ending)) = failed.min_by_key(|&(at, index, _)| (at, index)) else { return };
+        let Some((at, index, ending)) = failed.min_by_key(|&(at, index, ending)| (!ending.is_sudden(), at, index))
+        else {
+            return;
+        };
+        let judge_at = *self.judge_at.get_or_insert_with(|| Instant::now() + SETTLE);
+        if !all_ended && Instant::now() < judge_at {
+            return;
+        }
+        self.judge_at = None;
         self.code = Some(ending.exit_code());
         let passed_on = match (ending, self.asked) {
             (Ending::Told(Event::Signaled(number)), Some((signal, _))) if number == signal.as_raw() => {
@@ -290,6 +306,7 @@ impl Launcher {
         let now = Instant::now();
         if let Some((at, limit)) = self.time_limit
             && self.code.is_none()
+            && self.judge_at.is_none()
             && now >= at
         {
             let running: Vec<u32> =

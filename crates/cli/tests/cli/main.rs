@@ -6,6 +6,7 @@ mod bad_input;
 mod ending;
 mod environment;
 mod kill;
+mod meet;
 mod output;
 mod signals;
 mod support;
