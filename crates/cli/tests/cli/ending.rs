@@ -11,8 +11,7 @@ fn success_of_all_is_success() {
 #[test]
 fn the_first_failure_gives_the_exit_code() {
     // The others fail too, with another code, when they are asked to end.
-    let script =
-        "trap 'exit 9' TERM; echo ready; [ $FULMEN_RANK = 2 ] && exit 7; while :; do sleep 1000 & wait $!; done";
+    let script = "trap 'exit 9' TERM; echo ready; [ $FULMEN_RANK = 2 ] && exit 7; while :; do sleep 0.05; done";
     let ended = ranks(&["-n", "4"], script).end();
     assert_eq!(ended.code, Some(7));
     let messages = ended.messages();
@@ -68,7 +67,7 @@ fn a_rank_may_tidy_up_within_the_grace_time() {
         "cd '{}'
         [ $FULMEN_RANK = 0 ] && {{ until [ -e ready ]; do sleep 0.01; done; exit 1; }}
         trap 'echo tidy; exit 0' TERM; : > ready
-        while :; do sleep 1000 & wait $!; done",
+        while :; do sleep 0.05; done",
         folder.path().display()
     );
     let ended = ranks(&["-n", "2", "--grace", "60"], &script).end();

@@ -9,7 +9,7 @@ fn each_signal_reaches_each_rank_once() {
     let script = "for s in HUP INT QUIT USR1 USR2; do trap \"echo got-$s\" $s; done
         trap 'echo got-TERM; exit 0' TERM
         echo ready
-        while :; do sleep 1000 & wait $!; done";
+        while :; do sleep 0.05; done";
     let run = ranks(&["-n", "3", "--grace", "60"], script);
     run.wait_for("ready\n", 3);
     let sent = [
@@ -37,7 +37,7 @@ fn a_rank_that_ends_while_others_tidy_up_does_not_disturb_them() {
     let script = "[ $FULMEN_RANK = 0 ] && { echo ready; exec sleep 1000; }
         trap 'echo got-TERM' TERM; trap 'exit 0' USR1
         echo ready
-        while :; do sleep 1000 & wait $!; done";
+        while :; do sleep 0.05; done";
     let run = ranks(&["-n", "2", "--grace", "60"], script);
     run.wait_for("ready\n", 2);
     run.send(Signal::TERM);
@@ -90,7 +90,7 @@ fn a_signal_that_was_ignored_stays_ignored() {
     let script = "trap '' HUP; exec \"$FULMEN\" run -n 1 -- /bin/sh -c '
         trap \"echo got-HUP\" HUP; trap \"echo got-USR1\" USR1; trap \"exit 0\" TERM
         echo ready
-        while :; do sleep 1000 & wait $!; done'";
+        while :; do sleep 0.05; done'";
     let run = shell(script);
     run.wait_for("ready\n", 1);
     run.send(Signal::HUP);

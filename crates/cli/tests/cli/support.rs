@@ -95,6 +95,9 @@ pub fn fulmen(args: &[&str]) -> Running {
 }
 
 /// Starts `fulmen run` with these arguments; the ranks run `script` in a shell.
+///
+/// A script with traps sleeps in short pieces: a child that a shell has just forked still has the shell's traps, and a signal
+/// in that moment is lost on it. With a long sleep, it would then be the grace time that ends it.
 pub fn ranks(args: &[&str], script: &str) -> Running {
     fulmen(&[&["run"], args, &["--", "/bin/sh", "-c", script]].concat())
 }
