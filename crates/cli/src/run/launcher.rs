@@ -5,20 +5,18 @@
 
 use std::fs::File;
 use std::io::{self, IsTerminal};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::UnixStream;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, waitpid};
 
-use super::control::{self, Event, Reports, limit_of};
+use super::control::{self, Event, limit_of};
 use super::lines::Lines;
 use super::meeting::Meeting;
+use super::rank::Rank;
 use super::relay::{Relay, Source};
 use super::signals::{Signals, asks_to_end, name, time_left};
 use super::verdict::{Ending, Seconds, name_ranks};
@@ -87,7 +85,7 @@ pub fn run(args: &Args, path: &Path) -> anyhow::Result<u8> {
         // A rank is in the background of its terminal, where reading would stop it.
         let reads = rank == 0 && !io::stdin().is_terminal();
         let stdin = if reads { rustix::stdio::stdin() } else { nothing.as_fd() };
-        match start_rank(args, path, &meeting, rank, stdin, out, err) {
+        match Rank::start(args, path, &meeting, rank, stdin, out, err) {
             Ok(started) => launcher.ranks.push(started),
             Err(error) => {
                 failure = Some(refused(args, &format!("start rank {rank}"), error));
@@ -110,60 +108,6 @@ fn refused(args: &Args, doing: &str, error: io::Error) -> RunError {
         Some(limit) => RunError::Limit { ranks: args.ranks, limit },
         None => RunError::System { doing: doing.to_string(), error },
     }
-}
-
-fn start_rank(
-    args: &Args,
-    path: &Path,
-    meeting: &Meeting,
-    rank: u32,
-    stdin: BorrowedFd<'_>,
-    out: OwnedFd,
-    err: OwnedFd,
-) -> io::Result<Rank> {
-    let (control, theirs) = UnixStream::pair()?;
-    let secret = meeting.secret()?;
-    let mut command = Command::new(processes::own_program()?);
-    command
-        .arg0("fulmen")
-        .args([super::SUPERVISE, "--grace", &args.grace.as_millis().to_string(), "--path"])
-        .arg(path)
-        .arg("--")
-        .args(&args.program)
-        .env("FULMEN_RANK", rank.to_string())
-        .env("FULMEN_SIZE", args.ranks.to_string())
-        .env("FULMEN_LOCAL_RANK", rank.to_string())
-        .env("FULMEN_LOCAL_SIZE", args.ranks.to_string())
-        .env("FULMEN_COORDINATOR", meeting.address().to_string())
-        .stdin(OwnedFd::from(theirs))
-        .stdout(out)
-        .stderr(err)
-        .process_group(0);
-    if let Some(profile) = args.profile {
-        command.env("FULMEN_PROFILE", profile.name());
-    }
-    let supervisor = command.spawn()?;
-    tracing::debug!(rank, supervisor = supervisor.id(), "started");
-    match control::hand_over(&control, &[stdin, secret.as_fd()]) {
-        // One that died already is noticed like one that dies later: by the end of its stream.
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            drop(control);
-            let mut supervisor = supervisor;
-            supervisor.wait()?;
-            Err(error)
-        }
-        _ => Ok(Rank { supervisor, control: Some(control), reports: Reports::default(), ending: None }),
-    }
-}
-
-/// One rank as the launcher sees it.
-struct Rank {
-    supervisor: Child,
-    /// `None` when the supervisor has ended.
-    control: Option<UnixStream>,
-    reports: Reports,
-    /// How it ended, and when (`control::now`).
-    ending: Option<(Ending, Duration)>,
 }
 
 struct Launcher {
@@ -235,28 +179,11 @@ impl Launcher {
 
     /// Reads what a rank's supervisor says.
     fn hear(&mut self, index: usize) -> io::Result<()> {
-        let rank = &mut self.ranks[index];
-        let Some(control) = &rank.control else { return Ok(()) };
-        let goes_on = rank.reports.read(control);
-        let mut left = 0;
-        while let Some(report) = rank.reports.next() {
-            match report.event {
-                Event::Left(count) => left = count,
-                event => rank.ending = rank.ending.or(Some((Ending::Told(event), report.at))),
-            }
-        }
-        if !goes_on {
-            rank.control = None;
-            let status = rank.supervisor.wait()?;
-            self.lost |= status.signal().is_some();
-            let lost = match status.signal() {
-                Some(signal) => Ending::Lost(signal),
-                None => Ending::Told(Event::Exited(status.code().unwrap_or(1).max(1))),
-            };
-            rank.ending = rank.ending.or_else(|| Some((lost, control::now())));
-        }
-        if left > 0 {
-            self.relay.say(&format!("rank {index}: {left} processes do not end, although they were sent SIGKILL"));
+        let heard = self.ranks[index].hear()?;
+        self.lost |= heard.killed;
+        if heard.left > 0 {
+            self.relay
+                .say(&format!("rank {index}: {} processes do not end, although they were sent SIGKILL", heard.left));
         }
         Ok(())
     }

@@ -10,6 +10,7 @@ mod lines;
 mod meeting;
 mod processes;
 mod program;
+mod rank;
 mod relay;
 mod signals;
 mod start;
