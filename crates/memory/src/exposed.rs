@@ -1,0 +1,236 @@
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence};
+
+use crate::{Block, Region};
+
+/// Memory that others may read and write at any time: a device, a peer, another process.
+///
+/// It gives raw copies and atomics, and no reference to its bytes. A copy that meets a write of somebody else may be
+/// torn: bytes of both, in any mixture. Whoever needs more synchronizes through [`Exposed::atomic_u64`]. What a copy
+/// brought is read from the memory once: it stays what it is while a peer writes on, so that it can be checked and then
+/// used.
+///
+/// A clone is another handle to the same bytes and keeps them where they are: an operation in flight holds one.
+#[derive(Clone)]
+pub struct Exposed {
+    hold: Arc<Hold>,
+    offset: usize,
+    len: usize,
+}
+
+/// What keeps the bytes from being anything else.
+enum Hold {
+    Region(Region),
+    Block(Block),
+}
+
+impl Hold {
+    fn region(&self) -> &Region {
+        match self {
+            Hold::Region(region) => region,
+            Hold::Block(block) => block.region(),
+        }
+    }
+}
+
+impl Exposed {
+    pub(crate) fn whole(region: Region) -> Exposed {
+        let len = region.len();
+        Exposed { hold: Arc::new(Hold::Region(region)), offset: 0, len }
+    }
+
+    pub(crate) fn from_block(block: Block) -> Exposed {
+        let (offset, len) = (block.offset(), block.len());
+        Exposed { hold: Arc::new(Hold::Block(block)), offset, len }
+    }
+
+    /// Its length in bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Its first address in this process.
+    #[must_use]
+    pub fn addr(&self) -> usize {
+        self.region().addr() + self.offset
+    }
+
+    /// The region in which it lies.
+    #[must_use]
+    pub fn region(&self) -> &Region {
+        self.hold.region()
+    }
+
+    /// Where it starts in its region, in bytes.
+    #[must_use]
+    pub fn offset(&self) -> usize {
+        self.offset
+    }
+
+    /// Its first byte, for kernels and devices. Whoever dereferences it answers for the bounds and for races, and
+    /// keeps a clone of this handle meanwhile.
+    #[must_use]
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.region().as_ptr().wrapping_add(self.offset)
+    }
+
+    /// A part of it, by another handle to the same bytes.
+    ///
+    /// # Panics
+    /// If the range does not lie inside.
+    #[must_use]
+    #[track_caller]
+    pub fn slice(&self, range: Range<usize>) -> Exposed {
+        self.check(range.start, range.end.checked_sub(range.start).expect("a range starts before its end"));
+        Exposed { hold: self.hold.clone(), offset: self.offset + range.start, len: range.end - range.start }
+    }
+
+    /// Copies bytes out, from offset `at`.
+    ///
+    /// # Panics
+    /// If they do not lie inside.
+    #[track_caller]
+    pub fn read(&self, at: usize, into: &mut [u8]) {
+        self.check(at, into.len());
+        racing(|| {
+            // SAFETY: the source lies inside a mapping that this handle keeps, the target is a slice of the caller,
+            // and the two cannot overlap since exposed memory has no references. A racing writer can tear the bytes,
+            // each of which is valid as `u8` whatever its value.
+            unsafe { std::ptr::copy_nonoverlapping(self.as_ptr().add(at), into.as_mut_ptr(), into.len()) }
+        });
+    }
+
+    /// Copies bytes in, to offset `at`.
+    ///
+    /// # Panics
+    /// If they do not lie inside, or the region cannot be written.
+    #[track_caller]
+    pub fn write(&self, at: usize, from: &[u8]) {
+        self.check_write(at, from.len());
+        racing(|| {
+            // SAFETY: as in `read`, with the roles exchanged; the mapping is writable.
+            unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), self.as_ptr().add(at), from.len()) }
+        });
+    }
+
+    /// Sets all bytes of a range.
+    ///
+    /// # Panics
+    /// If the range does not lie inside, or the region cannot be written.
+    #[track_caller]
+    pub fn fill(&self, range: Range<usize>, byte: u8) {
+        let len = range.end.checked_sub(range.start).expect("a range starts before its end");
+        self.check_write(range.start, len);
+        racing(|| {
+            // SAFETY: the range lies inside a writable mapping that this handle keeps, and has no references.
+            unsafe { std::ptr::write_bytes(self.as_ptr().add(range.start), byte, len) }
+        });
+    }
+
+    /// Copies `len` bytes from offset `at` to offset `to_at` of `to`, which may overlap.
+    ///
+    /// # Panics
+    /// If one of the ranges does not lie inside, or the target's region cannot be written.
+    #[track_caller]
+    pub fn copy_to(&self, at: usize, to: &Exposed, to_at: usize, len: usize) {
+        self.check(at, len);
+        to.check_write(to_at, len);
+        racing(|| {
+            // SAFETY: both ranges lie inside mappings that these handles keep, have no references, and may overlap.
+            unsafe { std::ptr::copy(self.as_ptr().add(at), to.as_ptr().add(to_at), len) }
+        });
+    }
+
+    /// A 32-bit word at offset `at`, for synchronization among the processors of this host.
+    ///
+    /// # Panics
+    /// If it does not lie inside, is not aligned to 4 bytes, or the region cannot be written.
+    #[must_use]
+    #[track_caller]
+    pub fn atomic_u32(&self, at: usize) -> &AtomicU32 {
+        self.check_atomic(at, 4);
+        // SAFETY: inside a writable mapping that lives as long as `self`, aligned, and reached by no reference but
+        // atomics. Every bit pattern is a valid value.
+        unsafe { AtomicU32::from_ptr(self.as_ptr().add(at).cast()) }
+    }
+
+    /// A 64-bit word at offset `at`, for synchronization among the processors of this host.
+    ///
+    /// # Panics
+    /// If it does not lie inside, is not aligned to 8 bytes, or the region cannot be written.
+    #[must_use]
+    #[track_caller]
+    pub fn atomic_u64(&self, at: usize) -> &AtomicU64 {
+        self.check_atomic(at, 8);
+        // SAFETY: inside a writable mapping that lives as long as `self`, aligned, and reached by no reference but
+        // atomics. Every bit pattern is a valid value.
+        unsafe { AtomicU64::from_ptr(self.as_ptr().add(at).cast()) }
+    }
+
+    /// Turns the last handle of a block's memory into the whole block again, whichever part of it the handle meant.
+    ///
+    /// What the holders of other handles wrote before they dropped them is visible in the block.
+    ///
+    /// # Errors
+    /// The handle itself, if others exist or the memory is no block's.
+    pub fn into_block(self) -> Result<Block, Exposed> {
+        let Exposed { hold, offset, len } = self;
+        if let Hold::Region(_) = *hold {
+            return Err(Exposed { hold, offset, len });
+        }
+        match Arc::try_unwrap(hold) {
+            Ok(Hold::Block(block)) => Ok(block),
+            Ok(Hold::Region(_)) => unreachable!("looked at above"),
+            Err(hold) => Err(Exposed { hold, offset, len }),
+        }
+    }
+
+    #[track_caller]
+    fn check(&self, at: usize, len: usize) {
+        let inside = at.checked_add(len).is_some_and(|end| end <= self.len);
+        assert!(inside, "{len} bytes at {at} do not lie in exposed memory of {} bytes", self.len);
+    }
+
+    #[track_caller]
+    fn check_write(&self, at: usize, len: usize) {
+        self.check(at, len);
+        assert!(self.region().is_writable(), "the region is mapped read-only");
+    }
+
+    #[track_caller]
+    fn check_atomic(&self, at: usize, size: usize) {
+        self.check_write(at, size);
+        let addr = self.addr() + at;
+        assert!(addr.is_multiple_of(size), "an atomic of {size} bytes cannot lie at address {addr:#x}");
+    }
+}
+
+impl fmt::Debug for Exposed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Exposed")
+            .field("region", &self.region().id())
+            .field("offset", &self.offset)
+            .field("len", &self.len)
+            .finish()
+    }
+}
+
+/// Runs one copy of memory that others may write meanwhile.
+///
+/// The fences keep the compiler from doing the copy twice, later or in part: without them it may take the source again
+/// where the copy is meant, and a value that was checked would not be the value that is used.
+#[inline]
+fn racing(copy: impl FnOnce()) {
+    compiler_fence(Ordering::SeqCst);
+    copy();
+    compiler_fence(Ordering::SeqCst);
+}

@@ -1,0 +1,192 @@
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::tlsf::Tlsf;
+use crate::{Block, ChunkRule, Region, RegionError};
+
+/// Every block starts at a multiple of this many bytes: a cache line, and enough for every vector type.
+pub(crate) const GRAIN: usize = 64;
+
+/// Why a pool gave no block.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PoolError {
+    /// No free piece is long enough.
+    #[error(
+        "no block of {len} bytes in a pool of {total}: {free} are free, {largest} in one piece; drop blocks or make the pool larger"
+    )]
+    Full {
+        /// Bytes asked for.
+        len: usize,
+        /// Bytes of the pool.
+        total: usize,
+        /// Bytes that are free.
+        free: usize,
+        /// The longest free piece in bytes.
+        largest: usize,
+    },
+    /// The block would be longer than what the device registers in one piece of this region.
+    #[error("a block of {len} bytes cannot lie in one registration of at most {largest} bytes: use several blocks")]
+    LargerThanChunk {
+        /// Bytes asked for.
+        len: usize,
+        /// Bytes of the longest piece.
+        largest: usize,
+    },
+}
+
+/// How a pool stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolStats {
+    /// Blocks that are out.
+    pub blocks: usize,
+    /// Bytes that blocks can be cut from.
+    pub total: usize,
+    /// Bytes that are free.
+    pub free: usize,
+    /// The longest free piece, in bytes.
+    pub largest: usize,
+}
+
+/// Cuts [`Block`]s out of a region: thread-safe, in constant time. A clone is another handle to the same pool.
+///
+/// A block occupies whole multiples of 64 bytes, at least one; what a region has beyond its last multiple of 64 bytes
+/// stays unused. Only a pool that has nothing larger left searches longer, through the free pieces of about the size
+/// asked for. Its books are kept outside of the region, where no peer can write.
+#[derive(Clone)]
+pub struct Pool {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    region: Region,
+    /// The pieces into which the rule cuts the region, and the longest block that fits into one.
+    pieces: usize,
+    longest_piece: usize,
+    books: Mutex<Books>,
+}
+
+struct Books {
+    tlsf: Tlsf,
+    blocks: usize,
+}
+
+impl Pool {
+    /// A pool over a whole region, for devices that register it in one piece.
+    ///
+    /// # Errors
+    /// [`RegionError::Claimed`] if the region is exposed or has (or had) a pool, [`RegionError::NotExclusive`] if others
+    /// map it, too: a file, or another process's region.
+    pub fn new(region: &Region) -> Result<Pool, RegionError> {
+        Pool::with_rule(region, ChunkRule::NONE)
+    }
+
+    /// A pool none of whose blocks straddles two registrations under `rule`.
+    ///
+    /// # Errors
+    /// As [`Pool::new`].
+    ///
+    /// # Panics
+    /// If the rule's boundary is no power of two, or its longest registration is zero bytes.
+    pub fn with_rule(region: &Region, rule: ChunkRule) -> Result<Pool, RegionError> {
+        // Before the claim: a rule that panics leaves the region as it was.
+        let pieces = region.registrations(rule);
+        region.claim_for_pool()?;
+        let count = pieces.len();
+        let mut tlsf = Tlsf::new();
+        let mut longest_piece = 0;
+        for piece in pieces {
+            // Regions start at a page, and so at a grain; a piece may not, if the rule's longest registration is odd.
+            let start = piece.start.next_multiple_of(GRAIN);
+            let end = piece.end / GRAIN * GRAIN;
+            if start < end {
+                tlsf.add(start / GRAIN, (end - start) / GRAIN);
+                longest_piece = longest_piece.max(end - start);
+            }
+        }
+        let books = Mutex::new(Books { tlsf, blocks: 0 });
+        Ok(Pool { shared: Arc::new(Shared { region: region.clone(), pieces: count, longest_piece, books }) })
+    }
+
+    /// Cuts a block of `len` bytes (zero is allowed).
+    ///
+    /// # Errors
+    /// [`PoolError::Full`] if no free piece is long enough, [`PoolError::LargerThanChunk`] if none can ever be because
+    /// the rule cuts the region into several, shorter pieces.
+    pub fn take(&self, len: usize) -> Result<Block, PoolError> {
+        if len > self.shared.longest_piece && self.shared.pieces > 1 {
+            return Err(PoolError::LargerThanChunk { len, largest: self.shared.longest_piece });
+        }
+        let grains = len.div_ceil(GRAIN).max(1);
+        let mut books = self.shared.books();
+        match books.tlsf.take(grains) {
+            Some((node, start)) => {
+                books.blocks += 1;
+                drop(books);
+                Ok(Block::new(Lease { pool: self.clone(), node, offset: start * GRAIN }, len))
+            }
+            None => {
+                let (total, free, largest) =
+                    (books.tlsf.total() * GRAIN, books.tlsf.free() * GRAIN, books.tlsf.largest() * GRAIN);
+                Err(PoolError::Full { len, total, free, largest })
+            }
+        }
+    }
+
+    /// The region out of which blocks are cut.
+    #[must_use]
+    pub fn region(&self) -> &Region {
+        &self.shared.region
+    }
+
+    /// How the pool stands.
+    #[must_use]
+    pub fn stats(&self) -> PoolStats {
+        let books = self.shared.books();
+        PoolStats {
+            blocks: books.blocks,
+            total: books.tlsf.total() * GRAIN,
+            free: books.tlsf.free() * GRAIN,
+            largest: books.tlsf.largest() * GRAIN,
+        }
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The books themselves would fill pages.
+        f.debug_struct("Pool").field("region", &self.shared.region.id()).field("stats", &self.stats()).finish()
+    }
+}
+
+impl Shared {
+    fn books(&self) -> MutexGuard<'_, Books> {
+        // Nothing panics while the books are open, so a poisoned lock still guards consistent books.
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A block's claim on its piece of the pool, given up on drop.
+pub(crate) struct Lease {
+    pool: Pool,
+    node: u32,
+    offset: usize,
+}
+
+impl Lease {
+    pub(crate) fn offset(&self) -> usize {
+        self.offset
+    }
+
+    pub(crate) fn pool(&self) -> &Pool {
+        &self.pool
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let mut books = self.pool.shared.books();
+        books.tlsf.give_back(self.node);
+        books.blocks -= 1;
+    }
+}
