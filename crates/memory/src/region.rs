@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::AssertUnwindSafe;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use rustix::io::Errno;
@@ -128,6 +128,20 @@ impl RegionError {
 #[derive(Clone, Debug)]
 pub struct Region {
     mapping: Arc<Mapping>,
+}
+
+/// A handle that does not keep its region mapped: for caches of regions that others use.
+#[derive(Clone, Debug)]
+pub struct WeakRegion {
+    mapping: Weak<Mapping>,
+}
+
+impl WeakRegion {
+    /// The region, if another handle still keeps it.
+    #[must_use]
+    pub fn upgrade(&self) -> Option<Region> {
+        self.mapping.upgrade().map(|mapping| Region { mapping })
+    }
 }
 
 #[derive(Debug)]
@@ -279,6 +293,12 @@ impl Region {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         Region { mapping: Arc::new(Mapping { start, len, writable, id, claim: AtomicU8::new(UNCLAIMED), backing }) }
+    }
+
+    /// A handle that does not keep the region mapped.
+    #[must_use]
+    pub fn downgrade(&self) -> WeakRegion {
+        WeakRegion { mapping: Arc::downgrade(&self.mapping) }
     }
 
     /// Its first address in this process.

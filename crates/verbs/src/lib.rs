@@ -1,1 +1,30 @@
-//! The vocabulary of RDMA.
+//! The vocabulary of RDMA, in the field's own names, and the traits that a device implements.
+//!
+//! Hardware and software devices look alike from here: a [`Device`] has [`ProtectionDomain`]s, in which memory is
+//! registered ([`MemoryRegion`]) and [`QueuePair`]s are made; what was posted ends as a [`Completion`] in a
+//! [`CompletionQueue`], which a thread polls or, through a [`CompletionChannel`], parks on. What a device can do is
+//! asked ([`Device::info`]), never guessed from its name, and what it cannot do is refused here, before a driver would
+//! refuse it with a bare errno.
+//!
+//! Requests own handles to the memory that they name ([`Piece`]), and a device keeps them until the request has
+//! completed or its queue pair is gone. Posting is safe for that reason: no slice of that memory can exist meanwhile.
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+mod completion;
+mod device;
+mod error;
+mod gid;
+mod limits;
+mod queue_pair;
+mod request;
+
+pub use completion::{Completion, CompletionOpcode, CompletionStatus};
+pub use device::{CompletionChannel, CompletionQueue, Device, MemoryRegion, ProtectionDomain, QueuePair};
+pub use error::{PostError, VerbsError};
+pub use gid::{Gid, GidEntry, GidKind};
+pub use limits::{Capabilities, DeviceInfo, DeviceLimits, LinkLayer, Mtu, PortInfo, PortState};
+pub use queue_pair::{
+    Access, AckTimeout, Path, QueuePairInit, QueuePairKind, QueuePairLimits, QueuePairState, RnrTimer, Transition,
+};
+pub use request::{Piece, Pieces, RecvRequest, RemoteAddr, SendOp, SendRequest};

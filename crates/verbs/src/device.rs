@@ -1,0 +1,155 @@
+use std::any::Any;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fulmen_memory::Region;
+
+use crate::{
+    Access, Completion, DeviceInfo, GidEntry, PortInfo, PostError, QueuePairInit, QueuePairLimits, QueuePairState,
+    RecvRequest, SendRequest, Transition, VerbsError,
+};
+
+/// An RDMA device, opened.
+///
+/// Everything made from it keeps what it is made of alive, so that objects can be dropped in any order.
+pub trait Device: Send + Sync {
+    /// What it is and can do.
+    fn info(&self) -> &DeviceInfo;
+
+    /// A port's state now.
+    ///
+    /// # Errors
+    /// [`VerbsError::Invalid`] if there is no such port.
+    fn port(&self, number: u8) -> Result<PortInfo, VerbsError>;
+
+    /// A port's GID table, without its empty entries.
+    ///
+    /// # Errors
+    /// [`VerbsError::Invalid`] if there is no such port.
+    fn gid_table(&self, port: u8) -> Result<Vec<GidEntry>, VerbsError>;
+
+    /// Makes a protection domain.
+    ///
+    /// # Errors
+    /// [`VerbsError::Limit`] if the device has no more.
+    fn alloc_pd(&self) -> Result<Arc<dyn ProtectionDomain>, VerbsError>;
+
+    /// Makes a completion queue of at least `entries` entries, which tells `channel` about completions when asked to.
+    ///
+    /// # Errors
+    /// [`VerbsError::Limit`] and [`VerbsError::Foreign`].
+    fn create_cq(
+        &self,
+        entries: u32,
+        channel: Option<&Arc<dyn CompletionChannel>>,
+    ) -> Result<Arc<dyn CompletionQueue>, VerbsError>;
+
+    /// Makes a channel on which a thread can park.
+    ///
+    /// # Errors
+    /// [`VerbsError::System`].
+    fn create_channel(&self) -> Result<Arc<dyn CompletionChannel>, VerbsError>;
+}
+
+/// A protection domain: queue pairs reach memory that is registered in the same domain only.
+pub trait ProtectionDomain: Send + Sync {
+    /// Registers a piece of a region: see [`Region::registrations`] for the pieces that the device can register.
+    ///
+    /// # Errors
+    /// [`VerbsError::Limit`], [`VerbsError::Invalid`] for a range outside of the region, a piece that the device cannot
+    /// register, or rights that make no sense.
+    fn register(
+        &self,
+        region: &Region,
+        range: Range<usize>,
+        access: Access,
+    ) -> Result<Arc<dyn MemoryRegion>, VerbsError>;
+
+    /// Makes a queue pair in state RESET.
+    ///
+    /// # Errors
+    /// [`VerbsError::Limit`], [`VerbsError::NoSuchKind`], [`VerbsError::Foreign`].
+    fn create_qp(&self, init: &QueuePairInit) -> Result<Arc<dyn QueuePair>, VerbsError>;
+}
+
+/// Registered memory. Dropping the last handle ends the registration: its keys are refused from then on, and never
+/// given out again for other memory while the device is open.
+pub trait MemoryRegion: Send + Sync {
+    /// The region in which it lies.
+    fn region(&self) -> &Region;
+    /// The bytes of the region that it covers.
+    fn range(&self) -> Range<usize>;
+    /// What may be done to it.
+    fn access(&self) -> Access;
+    /// The key by which requests of this process name it.
+    fn lkey(&self) -> u32;
+    /// The key by which peers name it.
+    fn rkey(&self) -> u32;
+}
+
+/// A completion queue.
+pub trait CompletionQueue: Send + Sync {
+    /// Moves completions into `into`, oldest first, and tells how many. Needs no system call while nothing happens.
+    ///
+    /// # Errors
+    /// [`VerbsError::Overflow`] once more completions have come than fit.
+    fn poll(&self, into: &mut [Completion]) -> Result<usize, VerbsError>;
+
+    /// Asks for one event on the queue's channel for the next completion (or the next solicited or failed one). A
+    /// request for solicited ones does not weaken a pending request for any. Poll once more after asking: completions
+    /// that came before do not count.
+    ///
+    /// # Errors
+    /// [`VerbsError::Invalid`] if the queue has no channel.
+    fn request_notify(&self, solicited_only: bool) -> Result<(), VerbsError>;
+
+    /// How many entries it has.
+    fn entries(&self) -> u32;
+
+    /// For the device that made it.
+    fn as_any(&self) -> &dyn Any;
+}
+
+/// Where a thread parks until a completion queue has something.
+pub trait CompletionChannel: Send + Sync {
+    /// Waits for an event: the queue's [`CompletionQueue::request_notify`] was answered. `false` after `timeout`.
+    ///
+    /// # Errors
+    /// [`VerbsError::System`].
+    fn wait(&self, timeout: Duration) -> Result<bool, VerbsError>;
+
+    /// For the device that made it.
+    fn as_any(&self) -> &dyn Any;
+}
+
+/// A queue pair. Dropping the last handle destroys it: what was posted is forgotten, without completions.
+pub trait QueuePair: Send + Sync {
+    /// Its number, by which the peer names it.
+    fn qp_num(&self) -> u32;
+
+    /// Its state now.
+    fn state(&self) -> QueuePairState;
+
+    /// What the device gave: at least what was asked for.
+    fn limits(&self) -> QueuePairLimits;
+
+    /// Changes its state.
+    ///
+    /// # Errors
+    /// [`VerbsError::State`] for an illegal change, [`VerbsError::Invalid`] for an attribute out of range,
+    /// [`VerbsError::Unreachable`] if there is no such peer.
+    fn modify(&self, transition: &Transition) -> Result<(), VerbsError>;
+
+    /// Posts to the send queue, in order.
+    ///
+    /// # Errors
+    /// [`PostError`] names the first request that was refused; those before it were posted.
+    fn post_send(&self, requests: &[SendRequest]) -> Result<(), PostError>;
+
+    /// Posts to the receive queue, in order.
+    ///
+    /// # Errors
+    /// [`PostError`] names the first request that was refused; those before it were posted.
+    fn post_recv(&self, requests: &[RecvRequest]) -> Result<(), PostError>;
+}
