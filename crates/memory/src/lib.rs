@@ -29,4 +29,4 @@ pub use chunk::ChunkRule;
 pub use exposed::Exposed;
 pub use page::page_size;
 pub use pool::{Pool, PoolError, PoolStats};
-pub use region::{FileAccess, Region, RegionError};
+pub use region::{FileAccess, Region, RegionError, WeakRegion};

@@ -3,7 +3,7 @@ use std::fs::File;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use rustix::io::Errno;
@@ -108,6 +108,20 @@ impl RegionError {
 #[derive(Clone, Debug)]
 pub struct Region {
     mapping: Arc<Mapping>,
+}
+
+/// A handle that does not keep its region mapped: for caches of regions that others use.
+#[derive(Clone, Debug)]
+pub struct WeakRegion {
+    mapping: Weak<Mapping>,
+}
+
+impl WeakRegion {
+    /// The region, if another handle still keeps it.
+    #[must_use]
+    pub fn upgrade(&self) -> Option<Region> {
+        self.mapping.upgrade().map(|mapping| Region { mapping })
+    }
 }
 
 #[derive(Debug)]
@@ -236,6 +250,12 @@ impl Region {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         Region { mapping: Arc::new(Mapping { start, len, writable, id, claim: AtomicU8::new(UNCLAIMED), backing }) }
+    }
+
+    /// A handle that does not keep the region mapped.
+    #[must_use]
+    pub fn downgrade(&self) -> WeakRegion {
+        WeakRegion { mapping: Arc::downgrade(&self.mapping) }
     }
 
     /// Its first address in this process.
