@@ -26,9 +26,9 @@ pub(crate) trait Lane {
     /// `from` has `N` elements, at any alignment; the machine has the instructions of `L`.
     #[inline(always)]
     unsafe fn load_block<L: Level, const N: usize>(from: *const Self::Raw, partial: &mut Block<Self::Partial, N>) {
-        for lane in 0..N {
+        for (lane, slot) in partial.iter_mut().enumerate() {
             // SAFETY: `from` has an element `lane`.
-            partial[lane].write(Self::load(unsafe { from.add(lane).read_unaligned() }));
+            slot.write(Self::load(unsafe { from.add(lane).read_unaligned() }));
         }
     }
 
@@ -38,11 +38,11 @@ pub(crate) trait Lane {
     /// As [`Lane::load_block`], which has filled `partial`.
     #[inline(always)]
     unsafe fn combine_block<L: Level, const N: usize>(partial: &mut Block<Self::Partial, N>, from: *const Self::Raw) {
-        for lane in 0..N {
+        for (lane, slot) in partial.iter_mut().enumerate() {
             // SAFETY: `from` has an element `lane`, and `partial` is filled.
             unsafe {
                 let later = Self::load(from.add(lane).read_unaligned());
-                partial[lane].write(Self::combine(partial[lane].assume_init(), later));
+                slot.write(Self::combine(slot.assume_init(), later));
             }
         }
     }
@@ -53,9 +53,9 @@ pub(crate) trait Lane {
     /// As [`Lane::load_block`], which has filled `partial`; `to` may be written for `N` elements, at any alignment.
     #[inline(always)]
     unsafe fn store_block<L: Level, const N: usize>(partial: &Block<Self::Partial, N>, to: *mut Self::Raw) {
-        for lane in 0..N {
+        for (lane, slot) in partial.iter().enumerate() {
             // SAFETY: `to` has room for an element `lane`, and `partial` is filled.
-            unsafe { to.add(lane).write_unaligned(Self::store(partial[lane].assume_init())) };
+            unsafe { to.add(lane).write_unaligned(Self::store(slot.assume_init())) };
         }
     }
 }
@@ -209,11 +209,9 @@ macro_rules! half_lane {
                 let mut later = [MaybeUninit::uninit(); N];
                 // SAFETY: the caller's promise.
                 unsafe { Self::load_block::<L, N>(from, &mut later) };
-                for lane in 0..N {
+                for (slot, later) in partial.iter_mut().zip(&later) {
                     // SAFETY: both blocks are filled.
-                    unsafe {
-                        partial[lane].write(Self::combine(partial[lane].assume_init(), later[lane].assume_init()))
-                    };
+                    unsafe { slot.write(Self::combine(slot.assume_init(), later.assume_init())) };
                 }
             }
 
