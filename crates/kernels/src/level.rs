@@ -86,11 +86,10 @@ impl Choice {
 
     /// The levels that this machine can run, the best one last.
     pub(crate) fn available() -> Vec<Choice> {
-        let mut levels = vec![Choice::Baseline];
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c") {
-            levels.push(Choice::Avx2);
+            return vec![Choice::Baseline, Choice::Avx2];
         }
-        levels
+        vec![Choice::Baseline]
     }
 }
