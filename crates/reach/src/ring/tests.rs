@@ -132,7 +132,7 @@ fn payload_that_looks_like_a_later_head_is_not_taken_for_one() {
     let mut position = 0;
     // Two slots and one in turn, so that each slot is led to from either.
     for round in 0..200 {
-        let len = if round % 3 == 0 { 120 } else { 8 };
+        let len = if round % 2 == 0 { 120 } else { 8 };
         let bytes = trap(position, len, 256);
         position += (len + HEAD).div_ceil(LINE) as u64;
         assert!(producer.try_push(&[&bytes]).unwrap());
