@@ -1,0 +1,103 @@
+//! What a node needs of macOS, which has no abstract names: a socket file in the user's temporary directory.
+
+use std::fmt::Write;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketType};
+
+pub(crate) const SEND: SendFlags = SendFlags::empty();
+pub(crate) const RECV: RecvFlags = RecvFlags::empty();
+
+/// What tells that the other end is gone, beside the hang-up that is always told.
+pub(crate) const HANG_UP: PollFlags = PollFlags::empty();
+
+/// A listening socket, whose file is removed when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    socket: UnixListener,
+    path: PathBuf,
+}
+
+impl Listener {
+    pub(crate) fn open(name: &[u8; 16]) -> io::Result<Listener> {
+        let path = path(name);
+        let listener = Listener { socket: UnixListener::bind(&path)?, path };
+        std::fs::set_permissions(&listener.path, std::fs::Permissions::from_mode(0o600))?;
+        listener.socket.set_nonblocking(true)?;
+        Ok(listener)
+    }
+
+    pub(crate) fn socket(&self) -> &UnixListener {
+        &self.socket
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        // Nothing is lost if somebody cleaned up before.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// A non-blocking connection: `AGAIN` while the listener's queue is full.
+pub(crate) fn connect(name: &[u8; 16]) -> Result<OwnedFd, Errno> {
+    let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None)?;
+    rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC)?;
+    rustix::io::ioctl_fionbio(&socket, true)?;
+    rustix::net::sockopt::set_socket_nosigpipe(&socket, true)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path(name))?).map_err(|error| match error {
+        // No file is nobody who listens, and a full queue refuses here.
+        Errno::NOENT => Errno::CONNREFUSED,
+        error => error,
+    })?;
+    Ok(socket)
+}
+
+/// The user at the other end.
+pub(crate) fn peer_user(socket: impl AsFd) -> Result<u32, Errno> {
+    let (mut user, mut group) = (0, 0);
+    // SAFETY: the descriptor is open, and both results are places of this function.
+    let result = unsafe { libc::getpeereid(socket.as_fd().as_raw_fd(), &raw mut user, &raw mut group) };
+    if result == 0 { Ok(user) } else { Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)) }
+}
+
+/// Makes a received descriptor stay in this process.
+pub(crate) fn keep_private(descriptor: &OwnedFd) {
+    // It can only fail for a descriptor that is not open.
+    let _ = rustix::io::fcntl_setfd(descriptor, rustix::io::FdFlags::CLOEXEC);
+}
+
+/// The boot.
+pub(crate) fn host_identity() -> io::Result<Vec<u8>> {
+    let mut identity = vec![0; 64];
+    let mut len = identity.len();
+    // SAFETY: the name is a C string, the buffer has `len` bytes, and nothing is set.
+    let result = unsafe {
+        libc::sysctlbyname(
+            c"kern.bootsessionuuid".as_ptr(),
+            identity.as_mut_ptr().cast(),
+            &raw mut len,
+            std::ptr::null_mut(),
+            0,
+        )
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    identity.truncate(len);
+    Ok(identity)
+}
+
+fn path(name: &[u8; 16]) -> PathBuf {
+    let file = name.iter().fold(String::from("fulmen-"), |mut text, byte| {
+        write!(text, "{byte:02x}").expect("a string takes all text");
+        text
+    });
+    std::env::temp_dir().join(file)
+}

@@ -1,0 +1,110 @@
+use fulmen_memory::Exposed;
+
+use super::RingError;
+use super::algorithm::Reader;
+use super::mapped::Mapped;
+
+/// The side of a ring that reads frames. There is one for a ring, and it is made while the ring's memory is zeroed or
+/// holds nothing but the first frames of its producer.
+#[derive(Debug)]
+pub struct Consumer {
+    reader: Reader<Mapped>,
+}
+
+impl Consumer {
+    /// Attaches to a ring of [`Layout::size`](super::Layout::size) bytes.
+    ///
+    /// # Errors
+    /// [`RingError::Misfit`] if the memory has another size, does not start at a multiple of 64, or cannot be written.
+    pub fn new(memory: Exposed) -> Result<Consumer, RingError> {
+        let (words, layout) = Mapped::new(memory)?;
+        Ok(Consumer { reader: Reader::new(words, layout) })
+    }
+
+    /// The next frame, if there is one. It stays in the ring until [`Frame::release`].
+    ///
+    /// # Errors
+    /// [`RingError::Corrupt`] if the producer announced an impossible frame.
+    #[inline]
+    pub fn peek(&mut self) -> Result<Option<Frame<'_>>, RingError> {
+        let len = self.reader.peek()?;
+        Ok(len.map(|len| Frame { reader: &mut self.reader, len }))
+    }
+
+    /// Hands the next frame, if there is one, to `take`, and then frees its room. If `take` panics, the frame stays.
+    ///
+    /// # Errors
+    /// As [`Consumer::peek`].
+    #[inline]
+    pub fn try_pop<R>(&mut self, take: impl FnOnce(&Frame<'_>) -> R) -> Result<Option<R>, RingError> {
+        let Some(frame) = self.peek()? else { return Ok(None) };
+        let result = take(&frame);
+        frame.release();
+        Ok(Some(result))
+    }
+}
+
+/// A frame in the ring. Its bytes are the producer's to change, so that they are copied out and never referred to;
+/// what one has checked is the copy.
+#[derive(Debug)]
+pub struct Frame<'a> {
+    reader: &'a mut Reader<Mapped>,
+    len: usize,
+}
+
+impl Frame<'_> {
+    /// Its bytes.
+    #[inline]
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Copies bytes out, from offset `at` of the frame.
+    ///
+    /// # Panics
+    /// If they do not lie inside.
+    #[inline]
+    pub fn read(&self, at: usize, into: &mut [u8]) {
+        self.check(at, into.len());
+        self.reader.read(at, into);
+    }
+
+    /// Copies `len` bytes from offset `at` of the frame to offset `to_at` of exposed memory, with one copy.
+    ///
+    /// # Panics
+    /// If they do not lie inside, here or there.
+    pub fn copy_to(&self, at: usize, to: &Exposed, to_at: usize, len: usize) {
+        self.check(at, len);
+        let (from, before_end) = self.reader.geometry.run(self.reader.position(), at, len);
+        let slots = self.reader.words.slots();
+        slots.copy_to(from, to, to_at, before_end);
+        slots.copy_to(0, to, to_at + before_end, len - before_end);
+    }
+
+    /// All of its bytes, in a new vector.
+    #[must_use]
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.len];
+        self.read(0, &mut bytes);
+        bytes
+    }
+
+    /// Frees its room in the ring for the producer.
+    #[inline]
+    pub fn release(self) {
+        self.reader.advance(self.len);
+    }
+
+    #[inline(always)]
+    fn check(&self, at: usize, len: usize) {
+        let inside = at <= self.len && len <= self.len - at;
+        assert!(inside, "{len} bytes at {at} do not lie in a frame of {} bytes", self.len);
+    }
+}

@@ -1,0 +1,111 @@
+use fulmen_memory::Exposed;
+
+use super::RingError;
+use super::algorithm::Writer;
+use super::mapped::Mapped;
+
+/// The side of a ring that writes frames. There is one for a ring, and it is made while the ring's memory is zeroed.
+#[derive(Debug)]
+pub struct Producer {
+    writer: Writer<Mapped>,
+}
+
+impl Producer {
+    /// Attaches to a ring of [`Layout::size`](super::Layout::size) zeroed bytes.
+    ///
+    /// # Errors
+    /// [`RingError::Misfit`] if the memory has another size, does not start at a multiple of 64, or cannot be written.
+    pub fn new(memory: Exposed) -> Result<Producer, RingError> {
+        let (words, layout) = Mapped::new(memory)?;
+        Ok(Producer { writer: Writer::new(words, layout) })
+    }
+
+    /// Bytes of the longest frame.
+    #[must_use]
+    pub fn max_frame(&self) -> usize {
+        self.writer.max_frame()
+    }
+
+    /// Writes one frame made of several pieces, one after the other; false if there is no room for it now.
+    ///
+    /// # Errors
+    /// [`RingError::TooLong`], and [`RingError::Corrupt`] if the consumer's position is impossible.
+    #[inline]
+    pub fn try_push(&mut self, pieces: &[&[u8]]) -> Result<bool, RingError> {
+        let len = pieces.iter().map(|piece| piece.len()).sum();
+        if !self.writer.reserve(len)? {
+            return Ok(false);
+        }
+        let mut offset = 0;
+        for piece in pieces {
+            self.writer.write(offset, piece);
+            offset += piece.len();
+        }
+        self.writer.publish(len);
+        Ok(true)
+    }
+
+    /// Makes room for a frame of `len` bytes that the caller fills by and by; `None` if there is no room for it now.
+    /// The consumer sees nothing before [`Reservation::publish`]; without it, nothing happened.
+    ///
+    /// # Errors
+    /// As [`Producer::try_push`].
+    #[inline]
+    pub fn reserve(&mut self, len: usize) -> Result<Option<Reservation<'_>>, RingError> {
+        if !self.writer.reserve(len)? {
+            return Ok(None);
+        }
+        Ok(Some(Reservation { writer: &mut self.writer, len, filled: 0 }))
+    }
+}
+
+/// Room for one frame. See [`Producer::reserve`].
+#[derive(Debug)]
+pub struct Reservation<'a> {
+    writer: &'a mut Writer<Mapped>,
+    len: usize,
+    filled: usize,
+}
+
+impl Reservation<'_> {
+    /// Bytes that are still to be written.
+    #[must_use]
+    pub fn left(&self) -> usize {
+        self.len - self.filled
+    }
+
+    /// Appends bytes.
+    ///
+    /// # Panics
+    /// If they are more than are left.
+    #[inline]
+    pub fn write(&mut self, from: &[u8]) {
+        assert!(from.len() <= self.left(), "{} bytes do not fit in the {} left of a frame", from.len(), self.left());
+        self.writer.write(self.filled, from);
+        self.filled += from.len();
+    }
+
+    /// Appends all bytes of exposed memory, with one copy.
+    ///
+    /// # Panics
+    /// If they are more than are left.
+    pub fn copy_from(&mut self, from: &Exposed) {
+        let len = from.len();
+        assert!(len <= self.left(), "{len} bytes do not fit in the {} left of a frame", self.left());
+        let (at, before_end) = self.writer.geometry.run(self.writer.position(), self.filled, len);
+        let slots = self.writer.words.slots();
+        from.copy_to(0, &slots, at, before_end);
+        from.copy_to(before_end, &slots, 0, len - before_end);
+        self.filled += len;
+    }
+
+    /// Shows the frame to the consumer.
+    ///
+    /// # Panics
+    /// If it is not filled: what lay in the ring before would go out with it.
+    #[inline]
+    pub fn publish(self) {
+        assert!(self.left() == 0, "a frame is published with {} bytes unwritten", self.left());
+        self.writer.publish(self.len);
+    }
+}
