@@ -1,3 +1,5 @@
+use std::fmt;
+
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use crate::pool::Lease;
@@ -13,7 +15,6 @@ impl<T: FromBytes + IntoBytes + Immutable + Copy + Send + Sync + 'static> Plain 
 ///
 /// Starts at a multiple of 64 bytes. Returns to its pool when dropped. What it holds at first is what its last user
 /// left there.
-#[derive(Debug)]
 pub struct Block {
     lease: Lease,
     len: usize,
@@ -63,8 +64,10 @@ impl Block {
     /// Its bytes as values.
     ///
     /// # Panics
-    /// If the length is no multiple of the type's size, or the type needs more than 64 bytes of alignment.
+    /// If the length is no multiple of the type's size, the type has no size, or it needs an alignment of more than 64
+    /// bytes that the block happens not to have.
     #[must_use]
+    #[track_caller]
     pub fn as_slice<T: Plain>(&self) -> &[T] {
         let count = self.count::<T>();
         // SAFETY: the range lies inside a mapping that the lease keeps, belongs to this block alone (the pool cuts no
@@ -76,8 +79,9 @@ impl Block {
     /// Its bytes as values, to be written.
     ///
     /// # Panics
-    /// If the length is no multiple of the type's size, or the type needs more than 64 bytes of alignment.
+    /// As [`Block::as_slice`].
     #[must_use]
+    #[track_caller]
     pub fn as_mut_slice<T: Plain>(&mut self) -> &mut [T] {
         let count = self.count::<T>();
         // SAFETY: as in `as_slice`; the block is borrowed exclusively, and a pool's region is writable.
@@ -104,7 +108,21 @@ impl Block {
             self.len
         );
         let addr = self.addr();
-        assert!(addr.is_multiple_of(align_of::<T>()), "address {addr:#x} does not suit the type");
+        assert!(
+            addr.is_multiple_of(align_of::<T>()),
+            "address {addr:#x} is not aligned to the type's {} bytes",
+            align_of::<T>()
+        );
         self.len / size
+    }
+}
+
+impl fmt::Debug for Block {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Block")
+            .field("region", &self.region().id())
+            .field("offset", &self.offset())
+            .field("len", &self.len)
+            .finish()
     }
 }

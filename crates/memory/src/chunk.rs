@@ -47,3 +47,96 @@ impl ChunkRule {
         pieces
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use proptest::prelude::*;
+
+    fn config() -> ProptestConfig {
+        let full = std::env::var("FULMEN_TEST_TIER").is_ok_and(|tier| tier == "full");
+        let cases = if cfg!(miri) { 4 } else { 512 * if full { 50 } else { 1 } };
+        ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
+    }
+
+    /// A rule and a length that it cuts into at most about a thousand pieces.
+    fn rules() -> impl Strategy<Value = (ChunkRule, usize)> {
+        (prop::option::of(0_u32..50), prop::option::of(1_u64..1 << 40), 0_u64..500, any::<u64>()).prop_map(
+            |(boundary, max_len, pieces, odd)| {
+                let boundary = boundary.map(|bits| 1 << bits);
+                let finest = boundary.unwrap_or(1 << 50).min(max_len.unwrap_or(1 << 50));
+                (ChunkRule { boundary, max_len }, (finest * pieces + odd % finest) as usize)
+            },
+        )
+    }
+
+    fn addresses() -> impl Strategy<Value = usize> {
+        prop_oneof![any::<usize>(), 0_usize..1 << 20, (0_usize..1 << 20).prop_map(|below| usize::MAX - below)]
+    }
+
+    proptest! {
+        #![proptest_config(config())]
+
+        #[test]
+        fn pieces_cover_everything_once_and_obey_the_rule((rule, len) in rules(), addr in addresses()) {
+            let pieces = rule.pieces(addr, len);
+            let mut at = 0;
+            for piece in &pieces {
+                prop_assert_eq!(piece.start, at, "in order, no gap, no overlap");
+                prop_assert!(piece.end > piece.start, "no empty piece");
+                let (first, last) = (addr as u128 + piece.start as u128, addr as u128 + piece.end as u128 - 1);
+                if let Some(boundary) = rule.boundary {
+                    prop_assert_eq!(first / u128::from(boundary), last / u128::from(boundary), "crosses a boundary");
+                }
+                if let Some(max_len) = rule.max_len {
+                    prop_assert!(piece.len() as u64 <= max_len);
+                }
+                at = piece.end;
+            }
+            prop_assert_eq!(at, len);
+            // No cut without a reason: the next piece could not have been part of the one before it.
+            for pair in pieces.windows(2) {
+                let cut = addr as u128 + pair[0].end as u128;
+                let at_boundary = rule.boundary.is_some_and(|boundary| cut.is_multiple_of(u128::from(boundary)));
+                prop_assert!(at_boundary || rule.max_len == Some(pair[0].len() as u64), "a cut without a reason");
+            }
+        }
+    }
+
+    #[test]
+    fn without_a_rule_there_is_one_piece() {
+        assert_eq!(ChunkRule::NONE.pieces(4096, 0), []);
+        let pieces = ChunkRule::NONE.pieces(4096, usize::MAX);
+        assert_eq!(pieces, std::slice::from_ref(&(0..usize::MAX)));
+        assert_eq!(ChunkRule::default(), ChunkRule::NONE);
+    }
+
+    #[test]
+    fn memory_across_four_gibibytes_is_cut_there() {
+        let rule = ChunkRule { boundary: Some(1 << 32), max_len: None };
+        let pieces = rule.pieces((1 << 32) - 4096, (1 << 32) + 8192);
+        assert_eq!(pieces, [0..4096, 4096..(1 << 32) + 4096, (1 << 32) + 4096..(1 << 32) + 8192]);
+    }
+
+    #[test]
+    fn the_largest_boundary_and_the_last_address_do_not_overflow() {
+        let rule = ChunkRule { boundary: Some(1 << 63), max_len: Some(u64::MAX) };
+        let half = 1_usize << 63;
+        assert_eq!(rule.pieces(usize::MAX, 1), std::slice::from_ref(&(0..1)));
+        assert_eq!(rule.pieces(half - 1, half + 1), [0..1, 1..half + 1]);
+        assert_eq!(rule.pieces(0, usize::MAX), [0..half, half..usize::MAX]);
+    }
+
+    #[test]
+    #[should_panic(expected = "a boundary of 3 bytes is no power of two")]
+    fn a_boundary_that_is_no_power_of_two_is_refused() {
+        let _ = ChunkRule { boundary: Some(3), max_len: None }.pieces(0, 1);
+    }
+
+    #[test]
+    #[should_panic(expected = "at least one byte")]
+    fn registrations_of_nothing_are_refused() {
+        let _ = ChunkRule { boundary: None, max_len: Some(0) }.pieces(0, 1);
+    }
+}

@@ -1,16 +1,19 @@
+use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence};
 
 use crate::{Block, Region};
 
 /// Memory that others may read and write at any time: a device, a peer, another process.
 ///
 /// It gives raw copies and atomics, and no reference to its bytes. A copy that meets a write of somebody else may be
-/// torn; whoever needs more synchronizes through [`Exposed::atomic_u64`].
+/// torn: bytes of both, in any mixture. Whoever needs more synchronizes through [`Exposed::atomic_u64`]. What a copy
+/// brought is read from the memory once: it stays what it is while a peer writes on, so that it can be checked and then
+/// used.
 ///
 /// A clone is another handle to the same bytes and keeps them where they are: an operation in flight holds one.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Exposed {
     hold: Arc<Hold>,
     offset: usize,
@@ -18,7 +21,6 @@ pub struct Exposed {
 }
 
 /// What keeps the bytes from being anything else.
-#[derive(Debug)]
 enum Hold {
     Region(Region),
     Block(Block),
@@ -86,6 +88,7 @@ impl Exposed {
     /// # Panics
     /// If the range does not lie inside.
     #[must_use]
+    #[track_caller]
     pub fn slice(&self, range: Range<usize>) -> Exposed {
         self.check(range.start, range.end.checked_sub(range.start).expect("a range starts before its end"));
         Exposed { hold: self.hold.clone(), offset: self.offset + range.start, len: range.end - range.start }
@@ -95,44 +98,56 @@ impl Exposed {
     ///
     /// # Panics
     /// If they do not lie inside.
+    #[track_caller]
     pub fn read(&self, at: usize, into: &mut [u8]) {
         self.check(at, into.len());
-        // SAFETY: the source lies inside a mapping that this handle keeps, the target is a slice of the caller, and
-        // the two cannot overlap since exposed memory has no references. A racing writer can tear the bytes, each of
-        // which is valid as `u8` whatever its value.
-        unsafe { std::ptr::copy_nonoverlapping(self.as_ptr().add(at), into.as_mut_ptr(), into.len()) }
+        racing(|| {
+            // SAFETY: the source lies inside a mapping that this handle keeps, the target is a slice of the caller,
+            // and the two cannot overlap since exposed memory has no references. A racing writer can tear the bytes,
+            // each of which is valid as `u8` whatever its value.
+            unsafe { std::ptr::copy_nonoverlapping(self.as_ptr().add(at), into.as_mut_ptr(), into.len()) }
+        });
     }
 
     /// Copies bytes in, to offset `at`.
     ///
     /// # Panics
     /// If they do not lie inside, or the region cannot be written.
+    #[track_caller]
     pub fn write(&self, at: usize, from: &[u8]) {
         self.check_write(at, from.len());
-        // SAFETY: as in `read`, with the roles exchanged; the mapping is writable.
-        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), self.as_ptr().add(at), from.len()) }
+        racing(|| {
+            // SAFETY: as in `read`, with the roles exchanged; the mapping is writable.
+            unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), self.as_ptr().add(at), from.len()) }
+        });
     }
 
     /// Sets all bytes of a range.
     ///
     /// # Panics
     /// If the range does not lie inside, or the region cannot be written.
+    #[track_caller]
     pub fn fill(&self, range: Range<usize>, byte: u8) {
         let len = range.end.checked_sub(range.start).expect("a range starts before its end");
         self.check_write(range.start, len);
-        // SAFETY: the range lies inside a writable mapping that this handle keeps, and has no references.
-        unsafe { std::ptr::write_bytes(self.as_ptr().add(range.start), byte, len) }
+        racing(|| {
+            // SAFETY: the range lies inside a writable mapping that this handle keeps, and has no references.
+            unsafe { std::ptr::write_bytes(self.as_ptr().add(range.start), byte, len) }
+        });
     }
 
     /// Copies `len` bytes from offset `at` to offset `to_at` of `to`, which may overlap.
     ///
     /// # Panics
     /// If one of the ranges does not lie inside, or the target's region cannot be written.
+    #[track_caller]
     pub fn copy_to(&self, at: usize, to: &Exposed, to_at: usize, len: usize) {
         self.check(at, len);
         to.check_write(to_at, len);
-        // SAFETY: both ranges lie inside mappings that these handles keep, have no references, and may overlap.
-        unsafe { std::ptr::copy(self.as_ptr().add(at), to.as_ptr().add(to_at), len) }
+        racing(|| {
+            // SAFETY: both ranges lie inside mappings that these handles keep, have no references, and may overlap.
+            unsafe { std::ptr::copy(self.as_ptr().add(at), to.as_ptr().add(to_at), len) }
+        });
     }
 
     /// A 32-bit word at offset `at`, for synchronization among the processors of this host.
@@ -140,6 +155,7 @@ impl Exposed {
     /// # Panics
     /// If it does not lie inside, is not aligned to 4 bytes, or the region cannot be written.
     #[must_use]
+    #[track_caller]
     pub fn atomic_u32(&self, at: usize) -> &AtomicU32 {
         self.check_atomic(at, 4);
         // SAFETY: inside a writable mapping that lives as long as `self`, aligned, and reached by no reference but
@@ -152,6 +168,7 @@ impl Exposed {
     /// # Panics
     /// If it does not lie inside, is not aligned to 8 bytes, or the region cannot be written.
     #[must_use]
+    #[track_caller]
     pub fn atomic_u64(&self, at: usize) -> &AtomicU64 {
         self.check_atomic(at, 8);
         // SAFETY: inside a writable mapping that lives as long as `self`, aligned, and reached by no reference but
@@ -159,7 +176,9 @@ impl Exposed {
         unsafe { AtomicU64::from_ptr(self.as_ptr().add(at).cast()) }
     }
 
-    /// Turns the last handle of a block's memory into the block again, whichever part of it the handle meant.
+    /// Turns the last handle of a block's memory into the whole block again, whichever part of it the handle meant.
+    ///
+    /// What the holders of other handles wrote before they dropped them is visible in the block.
     ///
     /// # Errors
     /// The handle itself, if others exist or the memory is no block's.
@@ -193,4 +212,25 @@ impl Exposed {
         let addr = self.addr() + at;
         assert!(addr.is_multiple_of(size), "an atomic of {size} bytes cannot lie at address {addr:#x}");
     }
+}
+
+impl fmt::Debug for Exposed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Exposed")
+            .field("region", &self.region().id())
+            .field("offset", &self.offset)
+            .field("len", &self.len)
+            .finish()
+    }
+}
+
+/// Runs one copy of memory that others may write meanwhile.
+///
+/// The fences keep the compiler from doing the copy twice, later or in part: without them it may take the source again
+/// where the copy is meant, and a value that was checked would not be the value that is used.
+#[inline]
+fn racing(copy: impl FnOnce()) {
+    compiler_fence(Ordering::SeqCst);
+    copy();
+    compiler_fence(Ordering::SeqCst);
 }

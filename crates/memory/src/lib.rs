@@ -14,6 +14,10 @@
 //! A block becomes exposed memory by [`Block::into_exposed`] and a block again by [`Exposed::into_block`], which
 //! succeeds for the last handle only. An operation in flight holds a clone of the exposed memory that it works on, so
 //! slices of that memory cannot exist before the operation has ended, also when its handle was forgotten.
+//!
+//! Types hold those who go through them. Whoever is handed the descriptor of a region, or the key of a registration, can
+//! write any of its bytes at any time: peers that are trusted with one write what has been exposed to them, and nothing
+//! else. A region that was received from somebody else, and a mapped file, can be exposed but never pooled.
 #![warn(missing_docs)]
 
 mod block;

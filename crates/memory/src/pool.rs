@@ -1,3 +1,4 @@
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::tlsf::Tlsf;
@@ -24,7 +25,7 @@ pub enum PoolError {
         /// The longest free piece in bytes.
         largest: usize,
     },
-    /// The block would be longer than what the device registers in one piece.
+    /// The block would be longer than what the device registers in one piece of this region.
     #[error("a block of {len} bytes cannot lie in one registration of at most {largest} bytes: use several blocks")]
     LargerThanChunk {
         /// Bytes asked for.
@@ -49,20 +50,22 @@ pub struct PoolStats {
 
 /// Cuts [`Block`]s out of a region: thread-safe, in constant time. A clone is another handle to the same pool.
 ///
-/// Its books are kept outside of the region, where no peer can write.
-#[derive(Clone, Debug)]
+/// A block occupies whole multiples of 64 bytes, at least one; what a region has beyond its last multiple of 64 bytes
+/// stays unused. Only a pool that has nothing larger left searches longer, through the free pieces of about the size
+/// asked for. Its books are kept outside of the region, where no peer can write.
+#[derive(Clone)]
 pub struct Pool {
     shared: Arc<Shared>,
 }
 
-#[derive(Debug)]
 struct Shared {
     region: Region,
+    /// The pieces into which the rule cuts the region, and the longest block that fits into one.
+    pieces: usize,
     longest_piece: usize,
     books: Mutex<Books>,
 }
 
-#[derive(Debug)]
 struct Books {
     tlsf: Tlsf,
     blocks: usize,
@@ -72,7 +75,8 @@ impl Pool {
     /// A pool over a whole region, for devices that register it in one piece.
     ///
     /// # Errors
-    /// [`RegionError::Claimed`] if the region is exposed or has a pool already.
+    /// [`RegionError::Claimed`] if the region is exposed or has (or had) a pool, [`RegionError::NotExclusive`] if others
+    /// map it, too: a file, or another process's region.
     pub fn new(region: &Region) -> Result<Pool, RegionError> {
         Pool::with_rule(region, ChunkRule::NONE)
     }
@@ -80,17 +84,18 @@ impl Pool {
     /// A pool none of whose blocks straddles two registrations under `rule`.
     ///
     /// # Errors
-    /// [`RegionError::Claimed`] if the region is exposed or has a pool already, [`RegionError::System`] if it is
-    /// mapped read-only.
+    /// As [`Pool::new`].
+    ///
+    /// # Panics
+    /// If the rule's boundary is no power of two, or its longest registration is zero bytes.
     pub fn with_rule(region: &Region, rule: ChunkRule) -> Result<Pool, RegionError> {
-        if !region.is_writable() {
-            let cause = rustix::io::Errno::ROFS;
-            return Err(RegionError::System { action: "cut writable blocks out of", len: region.len(), cause });
-        }
+        // Before the claim: a rule that panics leaves the region as it was.
+        let pieces = region.registrations(rule);
         region.claim_for_pool()?;
+        let count = pieces.len();
         let mut tlsf = Tlsf::new();
         let mut longest_piece = 0;
-        for piece in region.registrations(rule) {
+        for piece in pieces {
             // Regions start at a page, and so at a grain; a piece may not, if the rule's longest registration is odd.
             let start = piece.start.next_multiple_of(GRAIN);
             let end = piece.end / GRAIN * GRAIN;
@@ -100,15 +105,16 @@ impl Pool {
             }
         }
         let books = Mutex::new(Books { tlsf, blocks: 0 });
-        Ok(Pool { shared: Arc::new(Shared { region: region.clone(), longest_piece, books }) })
+        Ok(Pool { shared: Arc::new(Shared { region: region.clone(), pieces: count, longest_piece, books }) })
     }
 
     /// Cuts a block of `len` bytes (zero is allowed).
     ///
     /// # Errors
-    /// [`PoolError`] if no free piece is long enough, or none ever will be.
+    /// [`PoolError::Full`] if no free piece is long enough, [`PoolError::LargerThanChunk`] if none can ever be because
+    /// the rule cuts the region into several, shorter pieces.
     pub fn take(&self, len: usize) -> Result<Block, PoolError> {
-        if len > self.shared.longest_piece {
+        if len > self.shared.longest_piece && self.shared.pieces > 1 {
             return Err(PoolError::LargerThanChunk { len, largest: self.shared.longest_piece });
         }
         let grains = len.div_ceil(GRAIN).max(1);
@@ -146,6 +152,13 @@ impl Pool {
     }
 }
 
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The books themselves would fill pages.
+        f.debug_struct("Pool").field("region", &self.shared.region.id()).field("stats", &self.stats()).finish()
+    }
+}
+
 impl Shared {
     fn books(&self) -> MutexGuard<'_, Books> {
         // Nothing panics while the books are open, so a poisoned lock still guards consistent books.
@@ -154,7 +167,6 @@ impl Shared {
 }
 
 /// A block's claim on its piece of the pool, given up on drop.
-#[derive(Debug)]
 pub(crate) struct Lease {
     pool: Pool,
     node: u32,

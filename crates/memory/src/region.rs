@@ -2,9 +2,10 @@ use std::any::Any;
 use std::fs::File;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::panic::AssertUnwindSafe;
 use std::ptr::NonNull;
-use std::sync::{Arc, Weak};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
@@ -57,6 +58,18 @@ pub enum RegionError {
         /// What the system said.
         cause: Errno,
     },
+    /// The process may not make files as long as the region, and on Linux a region counts as one.
+    #[error("a region of {len} bytes is over this process's limit on file sizes: raise the limit (`ulimit -f`)")]
+    FileSizeLimit {
+        /// Bytes asked for.
+        len: usize,
+    },
+    /// The file was not opened for what the mapping shall allow.
+    #[error("the file is not open for {needs}: open it so, or map it with another access")]
+    FileAccess {
+        /// What it has to be open for.
+        needs: &'static str,
+    },
     /// A descriptor does not hold what its sender promised.
     #[error("the descriptor of a shared region {problem}: it was not made by Fulmen, or by another version")]
     Unfit {
@@ -79,6 +92,12 @@ pub enum RegionError {
         /// What it serves.
         claim: &'static str,
     },
+    /// Others map the memory and may write it, so that no pool can cut exclusive blocks out of it.
+    #[error("blocks cannot be cut out of {what}, which others may write at any time: expose it, or pool an own region")]
+    NotExclusive {
+        /// What the region is.
+        what: &'static str,
+    },
     /// The system refused for another reason.
     #[error("cannot {action} a region of {len} bytes: {cause}")]
     System {
@@ -96,6 +115,7 @@ impl RegionError {
         match cause {
             Errno::NOMEM => Self::NoMemory { len, cause },
             Errno::MFILE | Errno::NFILE => Self::NoDescriptor { len, cause },
+            Errno::FBIG => Self::FileSizeLimit { len },
             cause => Self::System { action, len, cause },
         }
     }
@@ -136,12 +156,15 @@ struct Mapping {
 
 #[derive(Debug)]
 enum Backing {
-    /// Memory made by [`Region::alloc`], here or in another process.
-    Shareable(OwnedFd),
+    /// Memory made here by [`Region::alloc`].
+    Made(OwnedFd),
+    /// Memory made by [`Region::alloc`] somewhere else, who may use it in any way.
+    Received(OwnedFd),
     /// A file, mapped by [`Region::map_file`].
     File(OwnedFd),
     /// Memory of somebody else, who keeps it mapped as long as the owner lives.
-    Adopted { _owner: Box<dyn Any + Send + Sync> },
+    /// The owner is only ever dropped, so that no broken invariant of it can be seen after a panic.
+    Adopted { _owner: AssertUnwindSafe<Box<dyn Any + Send + Sync>> },
 }
 
 // SAFETY: a mapping hands out its address only; bytes are reached through `Block` (exclusive) and `Exposed` (raw
@@ -184,52 +207,72 @@ impl Region {
         }
         let fd = shareable::create(len).map_err(|cause| RegionError::system("make", len, cause))?;
         let start = map(fd.as_fd(), len, true)?;
-        Ok(Region::new(start, len, true, Backing::Shareable(fd)))
+        Ok(Region::new(start, len, true, Backing::Made(fd)))
     }
 
-    /// Maps the memory that another process made with [`Region::alloc`] and handed over by its descriptor.
+    /// Maps the memory that another process made with [`Region::alloc`] and handed over by its descriptor: its first
+    /// `len` bytes.
+    ///
+    /// The other process goes on using it, so that here it can be exposed only: no [`Pool`](crate::Pool) takes it.
+    /// Writing bytes out of which the other process holds slices is an error of the protocol between the two that no
+    /// type can prevent: write what it has exposed.
     ///
     /// # Errors
-    /// [`RegionError::Unfit`] if the descriptor is no sealed region of at least `len` bytes, and what the system refuses.
+    /// [`RegionError::Unfit`] if the descriptor is no sealed, writable region of at least `len` bytes, and what the
+    /// system refuses.
     pub fn from_fd(fd: OwnedFd, len: usize) -> Result<Region, RegionError> {
         if len == 0 {
             return Err(RegionError::Empty);
         }
         shareable::check(fd.as_fd(), len).map_err(|problem| RegionError::Unfit { problem })?;
-        let start = map(fd.as_fd(), len, true)?;
-        Ok(Region::new(start, len, true, Backing::Shareable(fd)))
+        let start = map(fd.as_fd(), len, true).map_err(|error| match error {
+            RegionError::System { cause: Errno::ACCESS | Errno::PERM, .. } => {
+                RegionError::Unfit { problem: "cannot be written" }
+            }
+            error => error,
+        })?;
+        Ok(Region::new(start, len, true, Backing::Received(fd)))
     }
 
-    /// Maps a whole file, shared with everybody who maps it.
+    /// Maps a whole file, shared with everybody who maps it, so that it can be exposed only.
     ///
     /// A file that somebody shortens afterwards takes its pages with it: touching them is a `SIGBUS`. Map files that
     /// nobody shortens.
     ///
     /// # Errors
-    /// [`RegionError::Empty`] for an empty file, and what the system refuses.
+    /// [`RegionError::Empty`] for an empty file, [`RegionError::FileAccess`] for one that is not open for reading (and
+    /// writing, if asked for), and what the system refuses.
     pub fn map_file(file: &File, access: FileAccess) -> Result<Region, RegionError> {
-        let fd = file.as_fd().try_clone_to_owned().map_err(|error| {
-            let cause = Errno::from_io_error(&error).unwrap_or(Errno::IO);
-            RegionError::system("keep the descriptor of", 0, cause)
-        })?;
-        let size = rustix::fs::fstat(&fd).map_err(|cause| RegionError::system("measure", 0, cause))?.st_size;
+        let size = rustix::fs::fstat(file).map_err(|cause| RegionError::system("measure", 0, cause))?.st_size;
         let len = usize::try_from(size).unwrap_or(0);
         if len == 0 {
             return Err(RegionError::Empty);
         }
+        let fd = file.as_fd().try_clone_to_owned().map_err(|error| {
+            let cause = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+            RegionError::system("keep the descriptor of", len, cause)
+        })?;
         let writable = access == FileAccess::ReadWrite;
-        let start = map(fd.as_fd(), len, writable)?;
+        let start = map(fd.as_fd(), len, writable).map_err(|error| match error {
+            RegionError::System { cause: Errno::ACCESS, .. } => {
+                RegionError::FileAccess { needs: if writable { "reading and writing" } else { "reading" } }
+            }
+            error => error,
+        })?;
         Ok(Region::new(start, len, writable, Backing::File(fd)))
     }
 
     /// Takes over memory that somebody else mapped: a GPU's buffer, an `IOSurface`, a huge page.
     ///
+    /// The owner is dropped with the last handle to the region, or at once if there is an error.
+    ///
     /// # Errors
     /// [`RegionError::Empty`], and [`RegionError::Unaligned`] if it does not start and end at a page.
     ///
     /// # Safety
-    /// The range must be mapped, readable and writable until `owner` has been dropped, and no Rust reference to its
-    /// bytes may exist from now until then.
+    /// The range must be mapped, readable and writable until `owner` has been dropped. From now until then no Rust
+    /// reference to its bytes may exist but those that the region's blocks give, no other region may contain them, and
+    /// nobody else may write those of a block that is not exposed.
     pub unsafe fn adopt(
         start: NonNull<u8>,
         len: usize,
@@ -243,7 +286,7 @@ impl Region {
         if !addr.is_multiple_of(page) || !len.is_multiple_of(page) {
             return Err(RegionError::Unaligned { addr, len, page });
         }
-        Ok(Region::new(start, len, true, Backing::Adopted { _owner: owner }))
+        Ok(Region::new(start, len, true, Backing::Adopted { _owner: AssertUnwindSafe(owner) }))
     }
 
     fn new(start: NonNull<u8>, len: usize, writable: bool, backing: Backing) -> Region {
@@ -290,10 +333,13 @@ impl Region {
 
     /// The descriptor by which another process can map the region with [`Region::from_fd`]: only memory made by
     /// [`Region::alloc`] has one.
+    ///
+    /// Whoever gets it can write every byte of the region at any time. Hand it to those only who keep to what is
+    /// exposed, as with the key of a registration.
     #[must_use]
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.mapping.backing {
-            Backing::Shareable(fd) => Some(fd.as_fd()),
+            Backing::Made(fd) | Backing::Received(fd) => Some(fd.as_fd()),
             Backing::File(_) | Backing::Adopted { .. } => None,
         }
     }
@@ -303,11 +349,12 @@ impl Region {
     pub fn file(&self) -> Option<BorrowedFd<'_>> {
         match &self.mapping.backing {
             Backing::File(fd) => Some(fd.as_fd()),
-            Backing::Shareable(_) | Backing::Adopted { .. } => None,
+            Backing::Made(_) | Backing::Received(_) | Backing::Adopted { .. } => None,
         }
     }
 
-    /// The whole region as memory that others may write. Can be called often; all handles mean the same bytes.
+    /// The whole region as memory that others may write. Can be called often; all handles mean the same bytes. The
+    /// region stays exposed for the rest of its life.
     ///
     /// # Errors
     /// [`RegionError::Claimed`] if a pool cuts blocks out of it.
@@ -323,6 +370,12 @@ impl Region {
     }
 
     pub(crate) fn claim_for_pool(&self) -> Result<(), RegionError> {
+        // Two mappings of the same bytes with a pool each would give two exclusive slices of them.
+        match self.mapping.backing {
+            Backing::Received(_) => return Err(RegionError::NotExclusive { what: "another process's region" }),
+            Backing::File(_) => return Err(RegionError::NotExclusive { what: "a mapped file" }),
+            Backing::Made(_) | Backing::Adopted { .. } => {}
+        }
         // One pool a region, too: two would hand out the same bytes.
         match self.mapping.claim.compare_exchange(UNCLAIMED, POOLED, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => Ok(()),

@@ -1,8 +1,9 @@
 //! A two-level segregated-fit allocator of abstract units, whose books are an array of nodes.
 //!
 //! Free pieces hang in lists by size: a first level by powers of two, a second by eighths between them. Bitmaps find the
-//! first list that surely fits, so that taking and giving back are O(1) whatever the history. Neighbours that are free
-//! are joined at once, so that everything that comes back is one piece again.
+//! first list that surely fits, so that giving back is O(1) whatever the history, and so is taking as long as a larger
+//! class has a piece. If none has, the pieces of the size's own class are searched: slower, but nothing that would fit
+//! is refused. Neighbours that are free are joined at once, so that everything that comes back is one piece again.
 
 /// Eighths of a power of two.
 const SECOND_BITS: u32 = 3;
@@ -121,7 +122,7 @@ impl Tlsf {
 
     fn find(&self, len: usize) -> Option<u32> {
         // Every piece in the list of the next larger size fits.
-        if let Some((first, second)) = self.list_at_least(class(round_up(len)?)) {
+        if let Some((first, second)) = round_up(len).and_then(|len| self.list_at_least(class(len))) {
             return Some(self.heads[first][second]);
         }
         // Pieces of its own size class may fit, too: without this look a pool could not give all it has.
@@ -224,4 +225,131 @@ fn round_up(len: usize) -> Option<usize> {
     }
     let step = 1_usize << (len.ilog2() - SECOND_BITS);
     len.checked_add(step - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use proptest::prelude::*;
+
+    /// Rounds of a property: few under miri, which runs these tests thousands of times slower.
+    fn config() -> ProptestConfig {
+        let full = std::env::var("FULMEN_TEST_TIER").is_ok_and(|tier| tier == "full");
+        let cases = if cfg!(miri) { 4 } else { 256 * if full { 50 } else { 1 } };
+        ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
+    }
+
+    /// Everything that the books promise among themselves.
+    fn check(tlsf: &Tlsf) {
+        let (mut free, mut seen) = (0, 0);
+        for first in 0..FIRST {
+            for second in 0..SECOND {
+                let head = tlsf.heads[first][second];
+                assert_eq!(tlsf.second[first] & (1 << second) != 0, head != NONE, "bitmap and list agree");
+                let (mut at, mut previous) = (head, NONE);
+                while at != NONE {
+                    let node = tlsf.nodes[at as usize];
+                    assert!(node.free);
+                    assert_eq!(node.previous, previous);
+                    assert_eq!(class(node.len), (first, second));
+                    for neighbour in [node.before, node.after] {
+                        assert!(
+                            neighbour == NONE || !tlsf.nodes[neighbour as usize].free,
+                            "free neighbours are joined"
+                        );
+                    }
+                    free += node.len;
+                    seen += 1;
+                    (previous, at) = (at, node.next);
+                }
+            }
+            assert_eq!(tlsf.first & (1 << first) != 0, tlsf.second[first] != 0);
+        }
+        assert_eq!(tlsf.free(), free);
+        assert_eq!(
+            tlsf.nodes.iter().enumerate().filter(|(at, node)| node.free && !tlsf.spare.contains(&(*at as u32))).count(),
+            seen
+        );
+    }
+
+    proptest! {
+        #![proptest_config(config())]
+
+        #[test]
+        fn a_larger_class_holds_larger_pieces_only(len in prop_oneof![1_usize..5000, any::<usize>()], other in prop_oneof![1_usize..5000, any::<usize>()]) {
+            let (len, other) = (len.max(1), other.max(1));
+            // Classes are ordered as lengths are.
+            prop_assert!((len <= other) || class(len) >= class(other));
+            // Whatever hangs in the list of the rounded size, or above, fits.
+            if let Some(rounded) = round_up(len) {
+                prop_assert!(class(other) < class(rounded) || other >= len);
+            }
+        }
+
+        #[test]
+        fn pieces_are_disjoint_and_come_back_as_whole_spans(
+            spans in prop::collection::vec(1_usize..400, 1..5),
+            steps in prop::collection::vec((any::<bool>(), 1_usize..120, any::<prop::sample::Index>()), 0..200),
+        ) {
+            let mut tlsf = Tlsf::new();
+            // Spans touch one another, and still must not be joined.
+            let mut start = 7;
+            let mut ranges = Vec::new();
+            for len in &spans {
+                tlsf.add(start, *len);
+                ranges.push(start..start + len);
+                start += len;
+            }
+            let total: usize = spans.iter().sum();
+            let mut out: Vec<(u32, usize, usize)> = Vec::new();
+            for (take, len, which) in steps {
+                if take {
+                    let largest = tlsf.largest();
+                    match tlsf.take(len) {
+                        Some((node, at)) => {
+                            prop_assert!(ranges.iter().any(|range| range.start <= at && at + len <= range.end), "in one span");
+                            prop_assert!(out.iter().all(|(_, other, other_len)| at + len <= *other || other + other_len <= at));
+                            out.push((node, at, len));
+                        }
+                        None => prop_assert!(largest < len, "{len} refused, though {largest} are in one piece"),
+                    }
+                } else if !out.is_empty() {
+                    let (node, ..) = out.swap_remove(which.index(out.len()));
+                    tlsf.give_back(node);
+                }
+                check(&tlsf);
+                prop_assert_eq!(tlsf.free() + out.iter().map(|(.., len)| len).sum::<usize>(), total);
+            }
+            for (node, ..) in out {
+                tlsf.give_back(node);
+            }
+            check(&tlsf);
+            prop_assert_eq!(tlsf.free(), total);
+            prop_assert_eq!(tlsf.nodes.len() - tlsf.spare.len(), spans.len(), "one piece a span, no node lost");
+            prop_assert_eq!(tlsf.largest(), *spans.iter().max().unwrap());
+        }
+    }
+
+    #[test]
+    fn the_whole_of_the_largest_span_can_be_taken() {
+        for len in [1, 7, 8, 9, 63, 64, 65, (1 << 40) - 1, 1 << 40, usize::MAX - 1, usize::MAX] {
+            let mut tlsf = Tlsf::new();
+            tlsf.add(0, len);
+            assert_eq!(tlsf.take(len).map(|(_, start)| start), Some(0), "{len}");
+            assert_eq!((tlsf.free(), tlsf.largest(), tlsf.total()), (0, 0, len));
+            assert_eq!(tlsf.take(1), None);
+        }
+    }
+
+    #[test]
+    fn nodes_are_used_again() {
+        let mut tlsf = Tlsf::new();
+        tlsf.add(0, 1000);
+        for _ in 0..1000 {
+            let pieces: Vec<_> = (0..10).map(|_| tlsf.take(10).unwrap().0).collect();
+            pieces.into_iter().for_each(|node| tlsf.give_back(node));
+        }
+        assert!(tlsf.nodes.len() <= 11, "{} nodes", tlsf.nodes.len());
+    }
 }

@@ -2,12 +2,25 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
+use rustix::process::Resource;
 
 /// A sealed size: a peer that shrank it would turn this process's next touch into a SIGBUS.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
+/// `linux/magic.h`: the file system of a memfd with ordinary pages.
+const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
+
 pub(super) fn create(len: usize) -> Result<OwnedFd, Errno> {
-    let fd = rustix::fs::memfd_create("fulmen", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    // The system answers a file over the limit with a deadly signal.
+    if rustix::process::getrlimit(Resource::Fsize).current.is_some_and(|limit| limit < len as u64) {
+        return Err(Errno::FBIG);
+    }
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let fd = match rustix::fs::memfd_create("fulmen", flags | MemfdFlags::NOEXEC_SEAL) {
+        // Linux before 6.3 does not know the flag; later ones may be set to refuse memory that could be executed.
+        Err(Errno::INVAL) => rustix::fs::memfd_create("fulmen", flags)?,
+        made => made?,
+    };
     rustix::fs::ftruncate(&fd, len as u64)?;
     rustix::fs::fcntl_add_seals(&fd, SEALS)?;
     Ok(fd)
@@ -15,6 +28,10 @@ pub(super) fn create(len: usize) -> Result<OwnedFd, Errno> {
 
 pub(super) fn check(fd: BorrowedFd<'_>, len: usize) -> Result<(), &'static str> {
     let seals = rustix::fs::fcntl_get_seals(fd).map_err(|_| "is no shared memory")?;
+    // Huge pages have seals, too, but can be mapped and unmapped in multiples of their own size only.
+    if rustix::fs::fstatfs(fd).map_err(|_| "cannot be measured")?.f_type != TMPFS_MAGIC {
+        return Err("is no memory of ordinary pages");
+    }
     if !seals.contains(SEALS) {
         return Err("is not sealed, so its owner could shorten it");
     }

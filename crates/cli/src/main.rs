@@ -1,0 +1,109 @@
+//! The `fulmen` command.
+//!
+//! Standard output carries results, standard error carries messages and logs. An error is one line that names the way out.
+//! Exit codes: 0 for success, 1 for a failed operation, 2 for bad input; `fulmen run` has its own on top (see [`run`]).
+
+#![forbid(unsafe_code)]
+
+#[cfg(test)]
+mod demo;
+mod logging;
+mod output;
+mod run;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand, error::ErrorKind};
+
+/// Makes a few machines work as one.
+#[derive(Parser)]
+#[command(name = "fulmen", version, disable_help_subcommand = true)]
+struct Cli {
+    /// Log more to standard error: -v for what happens, -vv for every step (FULMEN_LOG gives finer control).
+    #[arg(short, long, action = clap::ArgAction::Count, global = true)]
+    verbose: u8,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Run(run::Args),
+    #[command(name = run::SUPERVISE, hide = true)]
+    Supervise(run::SuperviseArgs),
+    #[command(name = run::START, hide = true)]
+    Start(run::StartArgs),
+}
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error),
+    };
+    let outcome = match cli.command {
+        Command::Run(args) => logging::start(cli.verbose).and_then(|()| run::run(args)),
+        // These two run inside a rank, whose standard error belongs to the rank's program: they keep no log.
+        Command::Supervise(args) => run::supervise(args),
+        Command::Start(args) => run::start(args),
+    };
+    outcome.unwrap_or_else(|error| {
+        output::say(&format!("{error:#}"));
+        ExitCode::from(error.downcast_ref::<run::RunError>().map_or(1, run::RunError::exit_code))
+    })
+}
+
+/// Prints help and version as they are, and everything else as one line.
+fn usage(error: &clap::Error) -> ExitCode {
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            // A reader that went away before the help was printed has seen what it wanted.
+            let _ = error.print();
+            ExitCode::SUCCESS
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            output::say("no command given; `fulmen --help` lists them");
+            ExitCode::from(2)
+        }
+        _ => {
+            output::say(&one_line(&error.to_string()));
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Folds clap's message, which spreads over several lines and ends with a usage text, into one line.
+fn one_line(text: &str) -> String {
+    let mut line = String::new();
+    for part in text.lines().map(str::trim).take_while(|part| !part.starts_with("Usage:")) {
+        let part = part.strip_prefix("error: ").unwrap_or(part);
+        if part.is_empty() || part.starts_with("For more information") {
+            continue;
+        }
+        if !line.is_empty() {
+            line.push_str(if line.ends_with(':') { " " } else { "; " });
+        }
+        line.push_str(part);
+    }
+    line.push_str("; `fulmen --help` and `fulmen COMMAND --help` explain");
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_usage_error_is_one_line() {
+        for args in [&["fulmen", "run"][..], &["fulmen", "run", "-n", "x", "true"], &["fulmen", "rum"]] {
+            let error = Cli::try_parse_from(args).err().expect("refused");
+            let line = one_line(&error.to_string());
+            assert!(!line.contains('\n') && !line.contains("Usage") && line.len() > 40, "{line:?}");
+        }
+    }
+}

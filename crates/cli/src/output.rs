@@ -1,0 +1,61 @@
+//! Writing to standard output and standard error.
+
+use std::io::{self, Write};
+use std::os::fd::BorrowedFd;
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
+
+/// One of the command's two standard streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stream {
+    /// Standard output.
+    Out,
+    /// Standard error.
+    Err,
+}
+
+impl Stream {
+    /// Writes all of `bytes` as one piece that no other writer of this process interrupts. Unlike std's, it also works on a
+    /// descriptor that somebody else has made non-blocking. It waits for as long as the reader takes.
+    pub fn write_all(self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Stream::Out => {
+                let mut lock = io::stdout().lock();
+                lock.flush()?;
+                write_all(rustix::stdio::stdout(), bytes)
+            }
+            Stream::Err => {
+                let _lock = io::stderr().lock();
+                write_all(rustix::stdio::stderr(), bytes)
+            }
+        }
+    }
+}
+
+fn write_all(fd: BorrowedFd<'_>, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match rustix::io::write(fd, bytes) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => bytes = &bytes[count..],
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => match rustix::event::poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::OUT)], None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            },
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// How the command's own messages look.
+pub fn message(text: &str) -> String {
+    format!("fulmen: {text}\n")
+}
+
+/// Prints one message on standard error.
+pub fn say(text: &str) {
+    // There is nowhere left to complain to when standard error is gone.
+    let _ = Stream::Err.write_all(message(text).as_bytes());
+}

@@ -1,0 +1,378 @@
+//! The launcher: starts the supervisors and drives the run to its end.
+//!
+//! One thread polls signals and the supervisors' sockets; every wait ends with the run's time limit, or with the grace time
+//! once the run is being ended. Output goes its own way (`relay`).
+
+use std::fs::File;
+use std::io::{self, IsTerminal};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, waitpid};
+
+use super::control::{self, Event, limit_of};
+use super::lines::Lines;
+use super::meeting::Meeting;
+use super::rank::Rank;
+use super::relay::{Relay, Source};
+use super::signals::{Signals, asks_to_end, name, time_left};
+use super::verdict::{Ending, Seconds, name_ranks};
+use super::{Args, RunError, processes};
+use crate::output::Stream;
+
+/// How long to wait, after the first report of a failure, for one that came before it. Ranks that notice another's end give up
+/// within moments, and on a busy machine their report may overtake its.
+const SETTLE: Duration = Duration::from_millis(100);
+
+/// How long a supervisor may take to end after its rank was killed. It gives up on its own before; only one that was stopped
+/// or hangs inside the system takes longer, and is killed then.
+const ABANDON: Duration = Duration::from_secs(10);
+
+/// How often adopted processes are looked through while they vanish.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// The exit code when the time is up.
+const TIMED_OUT: u8 = 124;
+
+/// Runs the ranks and gives the exit code.
+pub fn run(args: &Args, path: &Path) -> anyhow::Result<u8> {
+    // A signal that was ignored when the command began, as under nohup, stays ignored.
+    let signals =
+        Signals::listen(processes::ignored_signals()).map_err(|error| refused(args, "listen to signals", error))?;
+    // The orphans of a supervisor that was killed come here. A process that was this one's child before has nothing to do
+    // with the run: a shell that started it in the background and then became this command.
+    let strangers = processes::children().unwrap_or_default();
+    processes::adopt_orphans().map_err(|error| refused(args, "adopt orphaned processes", error))?;
+    let meeting = Meeting::open(args.ranks)?;
+
+    let mut sources = Vec::new();
+    let mut ends = Vec::new();
+    for rank in 0..args.ranks {
+        let mut stream = |to| -> io::Result<OwnedFd> {
+            let (pipe, end) = io::pipe()?;
+            let lines = if args.no_labels { Lines::plain() } else { Lines::labelled(rank) };
+            sources.push(Source { pipe, lines, to });
+            Ok(end.into())
+        };
+        let pair = stream(Stream::Out).and_then(|out| Ok((out, stream(Stream::Err)?)));
+        ends.push(pair.map_err(|error| refused(args, "make pipes for the output", error))?);
+    }
+    let relay = Relay::start(sources).map_err(|error| refused(args, "start the output thread", error))?;
+
+    let began = Instant::now();
+    let mut launcher = Launcher {
+        path: path.to_owned(),
+        ranks: Vec::new(),
+        signals,
+        relay,
+        began,
+        began_at: control::now(),
+        time_limit: args.timeout.and_then(|limit| Some((began.checked_add(limit)?, limit))),
+        grace: args.grace,
+        asked: None,
+        judge_at: None,
+        code: None,
+        kill_at: None,
+        abandon_at: None,
+        lost: false,
+    };
+    let nothing = File::open("/dev/null").map_err(|error| refused(args, "open /dev/null", error))?;
+    let mut failure = None;
+    for (rank, (out, err)) in (0..).zip(ends) {
+        // A rank is in the background of its terminal, where reading would stop it.
+        let reads = rank == 0 && !io::stdin().is_terminal();
+        let stdin = if reads { rustix::stdio::stdin() } else { nothing.as_fd() };
+        match Rank::start(args, path, &meeting, rank, stdin, out, err) {
+            Ok(started) => launcher.ranks.push(started),
+            Err(error) => {
+                failure = Some(refused(args, &format!("start rank {rank}"), error));
+                launcher.code = Some(2);
+                launcher.kill_at = Some(Instant::now());
+                break;
+            }
+        }
+    }
+    launcher.drive()?;
+    drop(meeting);
+    launcher.end_orphans(&strangers)?;
+    let code = launcher.finish_output()?;
+    failure.map_or(Ok(code), |failure| Err(failure.into()))
+}
+
+/// Says what the system refused; a limit is named with the way to raise it.
+fn refused(args: &Args, doing: &str, error: io::Error) -> RunError {
+    match limit_of(&error) {
+        Some(limit) => RunError::Limit { ranks: args.ranks, limit },
+        None => RunError::System { doing: doing.to_string(), error },
+    }
+}
+
+struct Launcher {
+    path: PathBuf,
+    ranks: Vec<Rank>,
+    signals: Signals,
+    relay: Relay,
+    began: Instant,
+    /// The same moment on the clock of reports.
+    began_at: Duration,
+    time_limit: Option<(Instant, Duration)>,
+    grace: Duration,
+    /// The last signal that asked the ranks to end, and when it was passed on.
+    asked: Option<(Signal, Instant)>,
+    /// When it is decided who failed first, once somebody has.
+    judge_at: Option<Instant>,
+    /// The exit code, once the run has failed and is being ended.
+    code: Option<u8>,
+    /// When the ranks get SIGKILL.
+    kill_at: Option<Instant>,
+    /// When supervisors that are still there get SIGKILL.
+    abandon_at: Option<Instant>,
+    /// A supervisor was killed, so that its orphans came here.
+    lost: bool,
+}
+
+impl Launcher {
+    /// Runs until all supervisors have ended.
+    fn drive(&mut self) -> io::Result<()> {
+        loop {
+            self.judge();
+            self.keep_time();
+            if self.ranks.iter().all(|rank| rank.control.is_none()) {
+                return Ok(());
+            }
+            for index in self.wait()? {
+                self.hear(index)?;
+            }
+            for signal in self.signals.pending() {
+                self.pass_on(signal);
+            }
+        }
+    }
+
+    /// Waits for the next thing to do, and gives the ranks that have something to say.
+    fn wait(&self) -> io::Result<Vec<usize>> {
+        let limit = self.time_limit.map(|(at, _)| at).filter(|_| self.code.is_none() && self.judge_at.is_none());
+        let until = [limit, self.judge_at, self.kill_at, self.abandon_at].into_iter().flatten().min();
+        let mut fds = vec![PollFd::new(self.signals.socket(), PollFlags::IN)];
+        let mut indices = Vec::new();
+        for (index, rank) in self.ranks.iter().enumerate() {
+            if let Some(control) = &rank.control {
+                fds.push(PollFd::new(control, PollFlags::IN));
+                indices.push(index);
+            }
+        }
+        match poll(&mut fds, until.map(time_left).as_ref()) {
+            Ok(_) => {}
+            Err(Errno::INTR) => return Ok(Vec::new()),
+            Err(error) => return Err(error.into()),
+        }
+        Ok(indices
+            .into_iter()
+            .zip(&fds[1..])
+            .filter(|(_, fd)| !fd.revents().is_empty())
+            .map(|(index, _)| index)
+            .collect())
+    }
+
+    /// Reads what a rank's supervisor says.
+    fn hear(&mut self, index: usize) -> io::Result<()> {
+        let heard = self.ranks[index].hear()?;
+        self.lost |= heard.killed;
+        if heard.left > 0 {
+            self.relay
+                .say(&format!("rank {index}: {} processes do not end, although they were sent SIGKILL", heard.left));
+        }
+        Ok(())
+    }
+
+    /// Decides who failed first, and has the others ended.
+    fn judge(&mut self) {
+        let all_ended = self.ranks.iter().all(|rank| rank.ending.is_some());
+        if all_ended {
+            self.abandon_at.get_or_insert_with(|| Instant::now() + self.grace + ABANDON);
+        }
+        if self.code.is_some() {
+            return;
+        }
+        let failed = self.ranks.iter().enumerate().filter_map(|(index, rank)| {
+            rank.ending.filter(|(ending, _)| !ending.is_success()).map(|(ending, at)| (at, index, ending))
+        });
+        let Some((at, index, ending)) = failed.min_by_key(|&(at, index, ending)| (!ending.is_sudden(), at, index))
+        else {
+            return;
+        };
+        let judge_at = *self.judge_at.get_or_insert_with(|| Instant::now() + SETTLE);
+        if !all_ended && Instant::now() < judge_at {
+            return;
+        }
+        self.judge_at = None;
+        self.code = Some(ending.exit_code());
+        let passed_on = match (ending, self.asked) {
+            (Ending::Told(Event::Signaled(number)), Some((signal, _))) if number == signal.as_raw() => {
+                ", which was passed on,"
+            }
+            _ => "",
+        };
+        let others = match self.ranks.iter().filter(|rank| rank.ending.is_none()).count() {
+            0 => String::new(),
+            count => format!("; ending the other {count}"),
+        };
+        self.relay.say(&format!(
+            "rank {index} failed first: {}{passed_on} after {}{others}",
+            ending.describe(&self.path),
+            Seconds(at.saturating_sub(self.began_at)),
+        ));
+        self.end_others();
+    }
+
+    /// Acts on the times that have come.
+    fn keep_time(&mut self) {
+        let now = Instant::now();
+        if let Some((at, limit)) = self.time_limit
+            && self.code.is_none()
+            && self.judge_at.is_none()
+            && now >= at
+        {
+            let running: Vec<u32> =
+                (0..).zip(&self.ranks).filter(|(_, rank)| rank.ending.is_none()).map(|(index, _)| index).collect();
+            if running.is_empty() {
+                self.time_limit = None;
+            } else {
+                self.code = Some(TIMED_OUT);
+                self.relay.say(&format!(
+                    "timed out after {}: {} still running; ending {} (--timeout sets the limit)",
+                    Seconds(limit),
+                    name_ranks(&running),
+                    if running.len() == 1 { "it" } else { "them" },
+                ));
+                self.end_others();
+            }
+        }
+        if self.kill_at.is_some_and(|at| now >= at) {
+            self.kill_at = None;
+            self.abandon_at = Some(now + ABANDON);
+            self.send(Signal::KILL);
+        }
+        if self.abandon_at.is_some_and(|at| now >= at) {
+            self.abandon_at = Some(now + ABANDON);
+            for (index, rank) in self.ranks.iter_mut().enumerate().filter(|(_, rank)| rank.control.is_some()) {
+                self.relay.say(&format!("rank {index}: its supervising process does not answer; killing it"));
+                // It is this process's child and was not waited for, so the number is still its own.
+                let _ = rank.supervisor.kill();
+            }
+        }
+    }
+
+    /// Asks the ranks that still run to end, and sets the time for SIGKILL.
+    fn end_others(&mut self) {
+        let now = Instant::now();
+        self.kill_at = Some(now + self.grace);
+        // Ranks that were just asked to end, with a signal that came from outside, are ending: they are not asked twice.
+        let just_asked = self.asked.is_some_and(|(_, at)| now.saturating_duration_since(at) < self.grace);
+        if !just_asked {
+            self.send(Signal::TERM);
+            // A stopped process acts on SIGTERM only when it is continued.
+            self.send(Signal::CONT);
+        }
+    }
+
+    /// Has a signal delivered to all ranks that still run; SIGKILL also to those whose remains are being ended.
+    fn send(&self, signal: Signal) {
+        for rank in &self.ranks {
+            if let Some(control) = &rank.control
+                && (rank.ending.is_none() || signal == Signal::KILL)
+            {
+                control::send_byte(control, signal.as_raw() as u8);
+            }
+        }
+    }
+
+    /// Acts on a signal that reached the launcher.
+    fn pass_on(&mut self, signal: Signal) {
+        if signal == Signal::CHILD {
+            return;
+        }
+        tracing::info!(signal = name(signal.as_raw()), "passed on to all ranks");
+        self.send(signal);
+        if asks_to_end(signal) {
+            self.asked = Some((signal, Instant::now()));
+        }
+        if signal == Signal::TSTP {
+            let stopped = Instant::now();
+            // This call returns when somebody continues this process. The time in between counts for no limit.
+            let _ = kill_process(getpid(), Signal::STOP);
+            let pause = stopped.elapsed();
+            for at in [&mut self.kill_at, &mut self.abandon_at].into_iter().flatten() {
+                *at += pause;
+            }
+            if let Some((at, _)) = &mut self.time_limit {
+                *at += pause;
+            }
+        }
+    }
+
+    /// Kills what came here because a supervisor was killed.
+    fn end_orphans(&mut self, strangers: &[Pid]) -> io::Result<()> {
+        let give_up = Instant::now() + ABANDON;
+        while self.lost {
+            let mut orphans = processes::children()?;
+            orphans.retain(|pid| !strangers.contains(pid));
+            // Each is a child that was not waited for, so no number can belong to another process.
+            for &orphan in &orphans {
+                let _ = kill_process(orphan, Signal::KILL);
+            }
+            orphans.retain(|&orphan| matches!(waitpid(Some(orphan), WaitOptions::NOHANG), Ok(None)));
+            if orphans.is_empty() && processes::children()?.iter().all(|pid| strangers.contains(pid)) {
+                break;
+            }
+            if Instant::now() >= give_up {
+                self.relay.say(&format!("{} processes do not end, although they were sent SIGKILL", orphans.len()));
+                break;
+            }
+            self.pause(LOOK)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for a signal, a child's end among them, or for `time`.
+    fn pause(&mut self, time: Duration) -> io::Result<()> {
+        let until = time_left(Instant::now() + time);
+        match poll(&mut [PollFd::new(self.signals.socket(), PollFlags::IN)], Some(&until)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        self.signals.pending();
+        Ok(())
+    }
+
+    /// Shows what the ranks have written, and gives the exit code. A reader that takes its time is waited for, until a signal
+    /// asks to end.
+    fn finish_output(mut self) -> io::Result<u8> {
+        tracing::debug!(seconds = self.began.elapsed().as_secs_f64(), "all ranks have ended");
+        self.relay.finish();
+        loop {
+            let mut fds =
+                [PollFd::new(self.relay.ended(), PollFlags::IN), PollFd::new(self.signals.socket(), PollFlags::IN)];
+            match poll(&mut fds, None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            if !fds[0].revents().is_empty() {
+                break;
+            }
+            if let Some(signal) = self.signals.pending().into_iter().find(|&signal| asks_to_end(signal)) {
+                return Ok(128 + signal.as_raw() as u8);
+            }
+        }
+        match (self.relay.result(), self.code) {
+            (Ok(()), code) => Ok(code.unwrap_or(0)),
+            (Err(error), code) => {
+                crate::output::say(&format!("the output is not complete: {error}"));
+                Ok(code.unwrap_or(1))
+            }
+        }
+    }
+}

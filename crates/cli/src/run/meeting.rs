@@ -1,0 +1,52 @@
+//! The coordinator at which the ranks of a run meet, and the secret that lets them in.
+
+use std::io::{self, PipeReader, Write};
+use std::net::{Ipv4Addr, SocketAddr};
+
+use anyhow::Context;
+use fulmen_fabric::bootstrap::{Coordinator, Options, Secret, Serving};
+
+use super::RunError;
+use super::control::limit_of;
+
+/// A coordinator at work. It ends when this is dropped.
+pub struct Meeting {
+    serving: Serving,
+    secret: String,
+}
+
+impl Meeting {
+    /// Opens a meeting of `size` ranks on a free port of the loopback interface.
+    pub fn open(size: u32) -> anyhow::Result<Meeting> {
+        Meeting::try_open(size).map_err(|error| {
+            // A limit of the system says how to raise it, wherever it was hit.
+            let cause = error.chain().find_map(|cause| cause.downcast_ref::<io::Error>());
+            match cause.and_then(limit_of) {
+                Some(limit) => RunError::Limit { ranks: size, limit }.into(),
+                None => error,
+            }
+        })
+    }
+
+    fn try_open(size: u32) -> anyhow::Result<Meeting> {
+        let secret = Secret::generate()?;
+        let hex = secret.to_hex();
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let coordinator = Coordinator::bind(address, size, secret, Options::default())
+            .context("cannot open the coordinator of the run")?;
+        Ok(Meeting { serving: coordinator.serve()?, secret: hex })
+    }
+
+    /// Where ranks find the coordinator.
+    pub fn address(&self) -> SocketAddr {
+        self.serving.local_addr()
+    }
+
+    /// A descriptor from which one rank can read the secret, once, as 64 hexadecimal digits.
+    pub fn secret(&self) -> io::Result<PipeReader> {
+        let (reader, mut writer) = io::pipe()?;
+        // An empty pipe takes these few bytes at once.
+        writer.write_all(self.secret.as_bytes())?;
+        Ok(reader)
+    }
+}

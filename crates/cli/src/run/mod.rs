@@ -1,0 +1,206 @@
+//! `fulmen run`: starts ranks on this machine, shows their output, passes signals on, and leaves nothing behind.
+//!
+//! Each rank is a chain of two processes: the launcher's child is a *supervisor* (this program again, hidden command), whose
+//! child is the rank's program. [`launcher`] drives the run, [`supervise`] says what a supervisor does and what is out of its
+//! reach, [`relay`] passes output on, [`control`] is what launcher and supervisors say to each other.
+
+mod control;
+mod launcher;
+mod lines;
+mod meeting;
+mod processes;
+mod program;
+mod rank;
+mod relay;
+mod signals;
+mod start;
+mod supervise;
+mod verdict;
+
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use rustix::process::{Resource, getrlimit};
+
+pub use start::{Args as StartArgs, start};
+pub use supervise::{Args as SuperviseArgs, supervise};
+
+/// The hidden command of a rank's supervisor.
+pub const SUPERVISE: &str = "__supervise";
+/// The hidden command of the process that becomes a rank's program.
+pub const START: &str = "__start";
+
+/// Most ranks of one run.
+const MAX_RANKS: u32 = 1024;
+
+/// Start a program N times on this machine, as the ranks of one group.
+///
+/// Each rank finds its place in its environment (FULMEN_RANK, FULMEN_SIZE, FULMEN_COORDINATOR and others), which
+/// `fulmen::init()` reads. Rank 0 reads the command's standard input unless that is a terminal; the others read nothing.
+///
+/// Output is shown line by line, with the rank in front. Signals (HUP, INT, QUIT, TERM, USR1, USR2, TSTP, CONT) are passed on
+/// to each rank's process group once. When a rank fails, the others get SIGTERM, and SIGKILL after the grace time; the same
+/// is done with processes that a rank leaves behind when its program ends. When this command is killed, its ranks are too.
+///
+/// Exit code: 0 when all ranks succeed, else that of the rank that failed first (128 + signal for a signal), 124 when the
+/// time is up, 127 and 126 for a program that is not found or cannot be executed, 2 for other bad input.
+#[derive(clap::Args)]
+pub struct Args {
+    /// How many ranks to start, 1 to 1024.
+    #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = rank_count, allow_negative_numbers = true)]
+    ranks: u32,
+    /// Use the software RDMA device with the limits and rules of this hardware, instead of shared memory.
+    #[arg(long, value_enum, env = "FULMEN_PROFILE")]
+    profile: Option<Profile>,
+    /// End the run with exit code 124 when it takes longer than this.
+    #[arg(long, value_name = "SECONDS", value_parser = positive_seconds, allow_negative_numbers = true)]
+    timeout: Option<Duration>,
+    /// The time between SIGTERM and SIGKILL.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true, default_value = "2")]
+    grace: Duration,
+    /// Pass the ranks' output on without labels and without changing a byte.
+    #[arg(long)]
+    no_labels: bool,
+    /// The program and its arguments.
+    #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true)]
+    program: Vec<OsString>,
+}
+
+/// The hardware that the software device stands in for.
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Profile {
+    Infiniband,
+    Thunderbolt,
+}
+
+impl Profile {
+    fn name(self) -> &'static str {
+        match self {
+            Profile::Infiniband => "infiniband",
+            Profile::Thunderbolt => "thunderbolt",
+        }
+    }
+}
+
+/// Why a run could not begin.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// There is no such program.
+    #[error("cannot find the program `{name}`: {reason}")]
+    NotFound {
+        /// The name as it was given.
+        name: String,
+        /// Why, or where it was looked for.
+        reason: String,
+    },
+    /// The program is there, but may not be executed.
+    #[error("cannot execute {}: {reason}", path.display())]
+    NotExecutable {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        reason: String,
+    },
+    /// The limit of descriptors is too low for so many ranks.
+    #[error(
+        "{ranks} ranks need about {needed} open files, but the limit is {limit}; raise it with `ulimit -n {needed}` or \
+         start fewer ranks"
+    )]
+    Descriptors {
+        /// How many ranks were wanted.
+        ranks: u32,
+        /// How many descriptors that takes.
+        needed: u64,
+        /// How many there may be.
+        limit: u64,
+    },
+    /// A limit of the system was hit while the run was being set up.
+    #[error("cannot start {ranks} ranks: {limit}; raise it or start fewer ranks")]
+    Limit {
+        /// How many ranks were wanted.
+        ranks: u32,
+        /// Which limit, and how to see it.
+        limit: &'static str,
+    },
+    /// The system refused something else.
+    #[error("cannot {doing}: {error}")]
+    System {
+        /// What was being done.
+        doing: String,
+        /// What the system said.
+        error: io::Error,
+    },
+}
+
+impl RunError {
+    /// The exit code, as a shell would choose it.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            RunError::NotFound { .. } => 127,
+            RunError::NotExecutable { .. } => 126,
+            RunError::Descriptors { .. } | RunError::Limit { .. } => 2,
+            RunError::System { .. } => 1,
+        }
+    }
+}
+
+/// Runs the ranks until all have ended.
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let path = program::find(&args.program[0])?;
+    check_descriptors(args.ranks)?;
+    let code = launcher::run(&args, &path)?;
+    Ok(ExitCode::from(code))
+}
+
+/// Refuses a run that would fail half way for want of descriptors.
+fn check_descriptors(ranks: u32) -> Result<(), RunError> {
+    // A rank takes its control socket, two pipes and its connection to the coordinator; the rest is for the launcher.
+    let needed = 4 * u64::from(ranks) + 32;
+    match getrlimit(Resource::Nofile).current {
+        Some(limit) if limit < needed => Err(RunError::Descriptors { ranks, needed, limit }),
+        _ => Ok(()),
+    }
+}
+
+/// Reads a number of ranks.
+fn rank_count(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(count) if (1..=MAX_RANKS).contains(&count) => Ok(count),
+        _ => Err(format!("a run has 1 to {MAX_RANKS} ranks")),
+    }
+}
+
+/// Reads a time span in seconds.
+fn seconds(text: &str) -> Result<Duration, String> {
+    const LONGEST: f64 = 1e9;
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.0..=LONGEST).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err("give a number of seconds, for example 90 or 0.5".to_string()),
+    }
+}
+
+/// Reads a time span that is not zero.
+fn positive_seconds(text: &str) -> Result<Duration, String> {
+    seconds(text).and_then(|time| match time {
+        Duration::ZERO => Err("give more than 0 seconds, or leave the option out for no limit".to_string()),
+        time => Ok(time),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_are_not_negative_and_not_endless() {
+        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
+        assert_eq!(seconds("0"), Ok(Duration::ZERO));
+        for wrong in ["-1", "nan", "inf", "1e10", "", "2s"] {
+            assert!(seconds(wrong).is_err(), "{wrong}");
+        }
+        assert!(positive_seconds("0").is_err());
+    }
+}

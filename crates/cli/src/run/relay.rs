@@ -1,0 +1,166 @@
+//! The thread that passes the ranks' output on.
+//!
+//! It is a thread of its own so that a reader who lets the command's output wait holds up the ranks, as it should, but not the
+//! launcher, which has signals and time limits to serve. The launcher's own messages go through it too, for the same reason.
+
+use std::io::{self, PipeReader, PipeWriter, Read, Write};
+use std::thread;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use super::lines::Lines;
+use crate::output::{Stream, message};
+
+/// Bytes that are read at once.
+const CHUNK: usize = 1 << 16;
+
+/// Most bytes that are still read from one stream when all ranks are over. Everything they wrote is in the pipe by then, and
+/// no pipe holds more than this by default; a stranger who keeps a pipe open and writes on is not waited for.
+const REST: usize = 1 << 20;
+
+/// One stream of one rank: where its bytes come from and go.
+pub struct Source {
+    /// The read end of the rank's pipe.
+    pub pipe: PipeReader,
+    /// Cuts and labels.
+    pub lines: Lines,
+    /// The command's stream that takes it.
+    pub to: Stream,
+}
+
+/// The running relay.
+pub struct Relay {
+    messages: Option<PipeWriter>,
+    ended: PipeReader,
+    thread: thread::JoinHandle<io::Result<()>>,
+}
+
+impl Relay {
+    /// Starts to pass on what `sources` give.
+    pub fn start(sources: Vec<Source>) -> io::Result<Relay> {
+        let (pipe, messages) = io::pipe()?;
+        // A launcher that waited for its messages to be read could be held up by the reader of standard error after all.
+        rustix::fs::fcntl_setfl(&messages, rustix::fs::OFlags::NONBLOCK)?;
+        let (ended, end) = io::pipe()?;
+        let thread = thread::Builder::new().name("output".to_string()).spawn(move || {
+            let result = relay(pipe, sources);
+            drop(end);
+            result
+        })?;
+        Ok(Relay { messages: Some(messages), ended, thread })
+    }
+
+    /// Shows a message of the launcher, between the ranks' lines.
+    pub fn say(&mut self, text: &str) {
+        if let Some(pipe) = &mut self.messages {
+            // A relay that is gone, or stuck behind thousands of messages, has nobody who would read this one.
+            let _ = pipe.write_all(message(text).as_bytes());
+        }
+    }
+
+    /// Has the relay pass on what the pipes still hold and end. When it has, [`Relay::ended`] is readable.
+    pub fn finish(&mut self) {
+        self.messages = None;
+    }
+
+    /// Readable when the relay has ended.
+    pub fn ended(&self) -> &PipeReader {
+        &self.ended
+    }
+
+    /// The first error in writing standard output or standard error, if it was another than a reader that went away.
+    pub fn result(self) -> io::Result<()> {
+        self.thread.join().unwrap_or_else(|_| Err(io::Error::other("the output thread has failed")))
+    }
+}
+
+/// What the relay's thread works with.
+struct Worker {
+    buffer: Vec<u8>,
+    out: Vec<u8>,
+    /// The streams that cannot be written any more.
+    closed: Vec<Stream>,
+    result: io::Result<()>,
+}
+
+/// Passes on until the launcher's messages have ended; then what is left in the ranks' pipes.
+fn relay(mut messages: PipeReader, mut sources: Vec<Source>) -> io::Result<()> {
+    let mut worker = Worker { buffer: vec![0; CHUNK], out: Vec::new(), closed: Vec::new(), result: Ok(()) };
+    loop {
+        let pipes = || sources.iter().map(|source| &source.pipe);
+        let ready = readable(pipes().chain([&messages]), None)?;
+        for index in (0..sources.len()).rev().filter(|&index| ready[index]) {
+            if !worker.pass_on(&mut sources[index]) {
+                sources.remove(index);
+            }
+        }
+        // Dropping their pipes tells the ranks that nobody reads them, as it would without a launcher between.
+        sources.retain(|source| !worker.closed.contains(&source.to));
+        if ready.last() == Some(&true) {
+            match messages.read(&mut worker.buffer)? {
+                0 => break,
+                count => {
+                    worker.out.extend_from_slice(&worker.buffer[..count]);
+                    worker.write(Stream::Err);
+                }
+            }
+        }
+    }
+    for source in &mut sources {
+        let mut rest = REST / CHUNK;
+        while rest > 0 && readable([&source.pipe].into_iter(), Some(&Timespec::default()))? == [true] {
+            rest -= 1;
+            if !worker.pass_on(source) {
+                break;
+            }
+        }
+        source.lines.finish(&mut worker.out);
+        worker.write(source.to);
+    }
+    worker.result
+}
+
+impl Worker {
+    /// Reads once from a readable source and writes the lines that are whole. `false` when the source has ended.
+    fn pass_on(&mut self, source: &mut Source) -> bool {
+        let count = match source.pipe.read(&mut self.buffer) {
+            Ok(count) => count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return true,
+            Err(_) => 0,
+        };
+        if count == 0 {
+            source.lines.finish(&mut self.out);
+        } else {
+            source.lines.push(&self.buffer[..count], &mut self.out);
+        }
+        self.write(source.to);
+        count > 0
+    }
+
+    fn write(&mut self, to: Stream) {
+        if !self.out.is_empty()
+            && !self.closed.contains(&to)
+            && let Err(error) = to.write_all(&self.out)
+        {
+            self.closed.push(to);
+            if error.kind() != io::ErrorKind::BrokenPipe && self.result.is_ok() {
+                self.result = Err(error);
+            }
+        }
+        self.out.clear();
+        self.out.shrink_to(2 * CHUNK);
+    }
+}
+
+/// Waits until one of the pipes can be read or has ended, and says which.
+fn readable<'a>(pipes: impl Iterator<Item = &'a PipeReader>, timeout: Option<&Timespec>) -> io::Result<Vec<bool>> {
+    let mut fds: Vec<PollFd<'_>> = pipes.map(|pipe| PollFd::new(pipe, PollFlags::IN)).collect();
+    loop {
+        match poll(&mut fds, timeout) {
+            Ok(_) => return Ok(fds.iter().map(|fd| !fd.revents().is_empty()).collect()),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! How a run ended: which rank failed first, and the exit code.
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use signal_hook::consts::{SIGBUS, SIGFPE, SIGILL, SIGKILL, SIGSEGV, SIGSYS};
+
+use super::control::{Event, limit_of};
+use super::signals;
+
+/// How one rank ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// Its program ended or could not be started.
+    Told(Event),
+    /// Its supervisor was killed by this signal and took the program with it.
+    Lost(i32),
+}
+
+impl Ending {
+    /// Whether the rank did its work.
+    pub fn is_success(self) -> bool {
+        self == Ending::Told(Event::Exited(0))
+    }
+
+    /// Whether this happens to a rank from outside or by a fault of its own, and not because it noticed that another has
+    /// failed: then it gave up in order, with an exit code, SIGABRT or SIGPIPE.
+    pub fn is_sudden(self) -> bool {
+        const SUDDEN: [i32; 6] = [SIGKILL, SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGSYS];
+        match self {
+            Ending::Told(Event::Signaled(signal)) => SUDDEN.contains(&signal),
+            Ending::Told(_) => false,
+            Ending::Lost(_) => true,
+        }
+    }
+
+    /// The code that a shell would give.
+    pub fn exit_code(self) -> u8 {
+        match self {
+            Ending::Told(Event::Exited(code)) => code as u8,
+            Ending::Told(Event::Signaled(signal)) | Ending::Lost(signal) => 128 + (signal & 0x7f) as u8,
+            Ending::Told(Event::NoProcess(_)) => 2,
+            Ending::Told(Event::NotExecuted(_)) => 126,
+            Ending::Told(Event::Left(_)) => 1,
+        }
+    }
+
+    /// `exited with code 3`, and so on. `path` is the program.
+    pub fn describe(self, path: &Path) -> String {
+        match self {
+            Ending::Told(Event::Exited(code)) => format!("exited with code {code}"),
+            Ending::Told(Event::Signaled(signal)) => format!("killed by {}", signals::name(signal)),
+            Ending::Told(Event::NoProcess(errno)) => match system_error(errno) {
+                (_, Some(limit)) => format!("cannot start: {limit}"),
+                (error, None) => format!("cannot start: {error}"),
+            },
+            Ending::Told(Event::NotExecuted(errno)) => {
+                let error = system_error(errno).0;
+                let hint = match error.kind() {
+                    io::ErrorKind::NotFound => " (does the interpreter in its first line exist?)",
+                    _ => "",
+                };
+                format!("cannot execute {}: {error}{hint}", path.display())
+            }
+            Ending::Told(Event::Left(count)) => format!("left {count} processes that do not end"),
+            Ending::Lost(signal) => format!("its supervising process was killed by {}", signals::name(signal)),
+        }
+    }
+}
+
+fn system_error(errno: i32) -> (io::Error, Option<&'static str>) {
+    let error = io::Error::from_raw_os_error(errno);
+    let limit = limit_of(&error);
+    (error, limit)
+}
+
+/// A time span in words: `0.25 s`, `1.2 s`, `130 s`.
+pub struct Seconds(pub Duration);
+
+impl fmt::Display for Seconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.0.as_secs_f64();
+        match seconds {
+            ..0.995 => write!(f, "{seconds:.2} s"),
+            ..99.95 => write!(f, "{seconds:.1} s"),
+            _ => write!(f, "{seconds:.0} s"),
+        }
+    }
+}
+
+/// Ranks in words: `rank 3`, `ranks 0, 2 and 3`, and only a few of many.
+pub fn name_ranks(ranks: &[u32]) -> String {
+    const SHOWN: usize = 8;
+    match ranks {
+        [] => "no rank".to_string(),
+        [rank] => format!("rank {rank}"),
+        [.., last] => {
+            let shown: Vec<String> = ranks.iter().take(SHOWN.min(ranks.len() - 1)).map(u32::to_string).collect();
+            let rest = ranks.len() - shown.len();
+            let end = if rest == 1 { last.to_string() } else { format!("{rest} others") };
+            format!("ranks {} and {end}", shown.join(", "))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_those_of_a_shell() {
+        assert_eq!(Ending::Told(Event::Exited(7)).exit_code(), 7);
+        assert_eq!(Ending::Told(Event::Signaled(9)).exit_code(), 137);
+        assert_eq!(Ending::Lost(15).exit_code(), 143);
+        assert_eq!(Ending::Told(Event::NotExecuted(8)).exit_code(), 126);
+        assert!(Ending::Told(Event::Exited(0)).is_success());
+        assert!(!Ending::Told(Event::Exited(256)).is_success());
+    }
+
+    #[test]
+    fn giving_up_is_not_sudden() {
+        assert!(Ending::Told(Event::Signaled(SIGKILL)).is_sudden() && Ending::Lost(15).is_sudden());
+        assert!(!Ending::Told(Event::Signaled(6)).is_sudden() && !Ending::Told(Event::Exited(1)).is_sudden());
+    }
+
+    #[test]
+    fn endings_name_the_way_out() {
+        let path = Path::new("/x");
+        let describe = |event| Ending::Told(event).describe(path);
+        assert!(describe(Event::NoProcess(rustix::io::Errno::AGAIN.raw_os_error())).contains("ulimit -u"));
+        assert!(describe(Event::NoProcess(rustix::io::Errno::MFILE.raw_os_error())).contains("ulimit -n"));
+        assert!(describe(Event::NotExecuted(rustix::io::Errno::NOENT.raw_os_error())).contains("interpreter"));
+        assert_eq!(describe(Event::Signaled(9)), "killed by SIGKILL");
+    }
+
+    #[test]
+    fn ranks_and_times_read_well() {
+        assert_eq!(name_ranks(&[3]), "rank 3");
+        assert_eq!(name_ranks(&[0, 2]), "ranks 0 and 2");
+        assert_eq!(name_ranks(&[0, 2, 3]), "ranks 0, 2 and 3");
+        let many: Vec<u32> = (0..20).collect();
+        assert_eq!(name_ranks(&many), "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 12 others");
+        let shown = [0.25, 1.24, 130.2].map(|seconds| Seconds(Duration::from_secs_f64(seconds)).to_string());
+        assert_eq!(shown, ["0.25 s", "1.2 s", "130 s"]);
+    }
+}

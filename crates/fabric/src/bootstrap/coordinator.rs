@@ -1,0 +1,212 @@
+//! The coordinator as its owner sees it: an address, options, events, and a handle that ends it.
+
+use std::fmt;
+use std::io;
+use std::net::{Shutdown, SocketAddr, TcpListener};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use super::message::{Failure, LostRank, Refusal};
+use super::secret::{Nonces, Secret, SecretError, random};
+use super::server::Server;
+use super::world::World;
+use super::{GREETING_TIMEOUT, Heartbeat, MAX_RANKS};
+
+/// A coordinator that has its address and does not serve yet. Ranks that come meanwhile wait.
+#[derive(Debug)]
+pub struct Coordinator {
+    listener: TcpListener,
+    address: SocketAddr,
+    size: u32,
+    generation: u64,
+    secret: Secret,
+    nonces: Nonces,
+    options: Options,
+}
+
+/// Told about everything that happens in a coordinator's world.
+pub type OnEvent = Arc<dyn Fn(&Event) + Send + Sync>;
+
+/// How a coordinator serves.
+#[derive(Clone)]
+pub struct Options {
+    /// How long a connection may take to greet, prove itself and ask for its seat; [`GREETING_TIMEOUT`] by default.
+    pub greeting: Duration,
+    /// How connections that stopped without hanging up are found.
+    pub heartbeat: Heartbeat,
+    /// Called on the coordinator's thread: it serves nobody until the call returns.
+    pub on_event: Option<OnEvent>,
+}
+
+/// What happens in a coordinator's world.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// A rank took its seat.
+    Joined {
+        /// Its rank.
+        rank: u32,
+        /// Its process id.
+        pid: u32,
+    },
+    /// All seats are taken.
+    Complete,
+    /// A connection was refused; the others are served on.
+    Refused {
+        /// Where it came from.
+        from: SocketAddr,
+        /// Why.
+        refusal: Refusal,
+    },
+    /// A rank's connection ended without a goodbye.
+    Lost(LostRank),
+    /// A rank said goodbye.
+    Left {
+        /// Its rank.
+        rank: u32,
+    },
+    /// The world can finish no further round.
+    Failed(Failure),
+}
+
+/// Why a coordinator could not take its address.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BindError {
+    /// The world's size is impossible.
+    #[error("a world of {0} ranks is impossible: choose 1 to {max}", max = MAX_RANKS)]
+    Size(u32),
+    /// The address is not on this host.
+    #[error("{0} is not a loopback address: a coordinator serves one host, use 127.0.0.1 or [::1]")]
+    NotLoopback(SocketAddr),
+    /// Another process has the port.
+    #[error("port {port} of {ip} is in use: choose another one, or 0 for any free port", port = .0.port(), ip = .0.ip())]
+    PortInUse(SocketAddr),
+    /// The system refuses the port to this user.
+    #[error("port {port} of {ip} is not allowed to this user: choose one above 1023, or 0 for any free port", port = .0.port(), ip = .0.ip())]
+    NotAllowed(SocketAddr),
+    /// The heartbeat's times are impossible.
+    #[error(
+        "a heartbeat every {every:?} that is lost after {silence:?} is impossible: silence must be longer, and the beat at least 1 ms"
+    )]
+    Heartbeat {
+        /// How often.
+        every: Duration,
+        /// How long a silence.
+        silence: Duration,
+    },
+    /// No randomness.
+    #[error(transparent)]
+    Secret(#[from] SecretError),
+    /// Anything else.
+    #[error("cannot listen on {address}: {cause}")]
+    System {
+        /// The address.
+        address: SocketAddr,
+        /// What the system said.
+        cause: String,
+    },
+}
+
+/// Why a coordinator could not begin to serve.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot start the coordinator's thread ({0}): check the limits on processes and open files")]
+pub struct ServeError(#[from] io::Error);
+
+impl Coordinator {
+    /// Takes an address for a world of `size` ranks. Port 0 takes any free port; [`Coordinator::local_addr`] tells which.
+    pub fn bind(address: SocketAddr, size: u32, secret: Secret, options: Options) -> Result<Coordinator, BindError> {
+        if !(1..=MAX_RANKS).contains(&size) {
+            return Err(BindError::Size(size));
+        }
+        if !address.ip().is_loopback() {
+            return Err(BindError::NotLoopback(address));
+        }
+        let Heartbeat { every, silence } = options.heartbeat;
+        if every < Duration::from_millis(1) || silence <= every {
+            return Err(BindError::Heartbeat { every, silence });
+        }
+        let generation = u64::from_le_bytes(random()?);
+        let nonces = Nonces::new()?;
+        let system = |error: io::Error| match error.kind() {
+            io::ErrorKind::AddrInUse => BindError::PortInUse(address),
+            io::ErrorKind::PermissionDenied => BindError::NotAllowed(address),
+            _ => BindError::System { address, cause: error.to_string() },
+        };
+        let listener = TcpListener::bind(address).map_err(system)?;
+        listener.set_nonblocking(true).map_err(system)?;
+        let address = listener.local_addr().map_err(system)?;
+        Ok(Coordinator { listener, address, size, generation, secret, nonces, options })
+    }
+
+    /// Where ranks find it.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The generation that it chose for its world.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Begins to serve, on a thread of its own, until the result is dropped.
+    pub fn serve(self) -> Result<Serving, ServeError> {
+        let (stop, stopped) = UnixStream::pair()?;
+        let address = self.address;
+        let generation = self.generation;
+        let world = World::new(self.size, generation);
+        let server = Server::new(self.listener, world, self.secret, self.nonces, self.options);
+        let thread = thread::Builder::new().name("fulmen-coord".into()).spawn(move || server.run(&stopped))?;
+        Ok(Serving { address, generation, stop, thread: Some(thread) })
+    }
+}
+
+/// A coordinator at work. Dropping it closes all connections: ranks that still need it are told that it was lost.
+#[derive(Debug)]
+pub struct Serving {
+    address: SocketAddr,
+    generation: u64,
+    stop: UnixStream,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Serving {
+    /// Where ranks find it.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The generation that it chose for its world.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        // The thread looks at its end of the pair in every turn and waits for nothing else, save an event's callback.
+        let _ = self.stop.shutdown(Shutdown::Both);
+        if let Some(thread) = self.thread.take()
+            && thread.thread().id() != thread::current().id()
+        {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { greeting: GREETING_TIMEOUT, heartbeat: Heartbeat::default(), on_event: None }
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let told = self.on_event.is_some();
+        f.debug_struct("Options")
+            .field("greeting", &self.greeting)
+            .field("heartbeat", &self.heartbeat)
+            .field("on_event", &told)
+            .finish()
+    }
+}

@@ -1,0 +1,220 @@
+//! What can go wrong for a rank.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::message::{Failure, LossCause, LostRank, Ranks, Round};
+
+/// Why a rank could not join its world.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum JoinError {
+    /// The configuration names no possible rank.
+    #[error("rank {rank} of {size} is impossible: a world has 1 to {max} ranks, and they count from 0", max = super::MAX_RANKS)]
+    Impossible {
+        /// The rank that was asked for.
+        rank: u32,
+        /// The size that was given.
+        size: u32,
+    },
+    /// The coordinator's address is not on this host.
+    #[error("the coordinator's address {0} is not a loopback address: use 127.0.0.1 or [::1]")]
+    NotLoopback(SocketAddr),
+    /// Nothing answered at the coordinator's address until the deadline.
+    #[error(
+        "no coordinator at {coordinator} within {waited:.1?} ({cause}): check that it runs and that FULMEN_COORDINATOR names it"
+    )]
+    Unreachable {
+        /// Where it was looked for.
+        coordinator: SocketAddr,
+        /// How long.
+        waited: Duration,
+        /// What happened at the last attempt.
+        cause: String,
+    },
+    /// Something else listens at the coordinator's address.
+    #[error("{coordinator} does not speak Fulmen's protocol (it begins with \"{first}\"): check FULMEN_COORDINATOR")]
+    ForeignProtocol {
+        /// The address.
+        coordinator: SocketAddr,
+        /// Its first bytes, escaped.
+        first: String,
+    },
+    /// The coordinator speaks another version.
+    #[error(
+        "this rank speaks version {ours} of the protocol and the coordinator version {theirs}: build both from the same release"
+    )]
+    Version {
+        /// This rank's version.
+        ours: u16,
+        /// The coordinator's version.
+        theirs: u16,
+    },
+    /// The two sides do not hold the same secret.
+    #[error(
+        "the coordinator at {0} and this rank do not hold the same secret: start the rank through the launcher of its world"
+    )]
+    WrongSecret(SocketAddr),
+    /// The coordinator's world does not have this rank.
+    #[error("rank {rank} is outside the coordinator's world of {size} ranks: check FULMEN_RANK and FULMEN_SIZE")]
+    RankOutside {
+        /// The rank that was asked for.
+        rank: u32,
+        /// The world's size.
+        size: u32,
+    },
+    /// The coordinator's world has another size.
+    #[error(
+        "this rank was started for a world of {ours}, but the coordinator's has {theirs} ranks: set FULMEN_SIZE={theirs}"
+    )]
+    WrongSize {
+        /// The size that this rank was given.
+        ours: u32,
+        /// The world's size.
+        theirs: u32,
+    },
+    /// Another process has this rank.
+    #[error(
+        "rank {rank} belongs to process {holder} already, this is process {pid}: give each process a rank of its own"
+    )]
+    DuplicateRank {
+        /// The rank.
+        rank: u32,
+        /// The process that has it.
+        holder: u32,
+        /// This process.
+        pid: u32,
+    },
+    /// This rank was in the world and left.
+    #[error("rank {rank} was in this world and left: start a new world to begin again")]
+    RankLeft {
+        /// The rank.
+        rank: u32,
+    },
+    /// Ranks did not come until the deadline of a rank that waited. Every rank that had joined gets the same list.
+    #[error("ranks did not join in time; missing: {}: see what became of their processes, or wait longer", Ranks(.missing))]
+    Missing {
+        /// The rank whose deadline passed first.
+        by: u32,
+        /// The ranks that did not come; empty if the coordinator did not even answer that question.
+        missing: Vec<u32>,
+    },
+    /// A rank was lost before all had joined.
+    #[error("rank {rank} (pid {pid}) was lost before all ranks had joined: {cause}; see its output")]
+    PeerLost {
+        /// The lost rank.
+        rank: u32,
+        /// Its process id.
+        pid: u32,
+        /// How its connection ended.
+        cause: LossCause,
+    },
+    /// A rank left before all had joined.
+    #[error("rank {rank} left before all ranks had joined: see its output")]
+    PeerLeft {
+        /// The rank that left.
+        rank: u32,
+    },
+    /// The world's ranks disagree already.
+    #[error("the world failed before this rank joined: {0}; start a new one")]
+    WorldFailed(Failure),
+    /// The coordinator was lost before all had joined.
+    #[error("the coordinator at {coordinator} was lost ({cause}): see the launcher's output")]
+    CoordinatorLost {
+        /// Where it was.
+        coordinator: SocketAddr,
+        /// How its connection ended.
+        cause: String,
+    },
+    /// The operating system refused something that a session needs.
+    #[error("cannot open the session: {0}")]
+    System(String),
+}
+
+/// Why ranks could not finish an operation together.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SessionError {
+    /// A rank was lost.
+    #[error("{op}: rank {rank} (pid {pid}) was lost: {cause}; see its output")]
+    PeerLost {
+        /// The operation.
+        op: Round,
+        /// The lost rank.
+        rank: u32,
+        /// Its process id.
+        pid: u32,
+        /// How its connection ended.
+        cause: LossCause,
+    },
+    /// A rank left, so that the operation can never finish.
+    #[error("{op}: rank {rank} has left; every rank must take part before it ends")]
+    PeerLeft {
+        /// The operation.
+        op: Round,
+        /// The rank that left.
+        rank: u32,
+    },
+    /// A rank's deadline passed. All ranks get this error, and the session finishes no further operation.
+    #[error("{op}: rank {by} gave up waiting; missing: {}: see what they do, or wait longer", Ranks(.missing))]
+    TimedOut {
+        /// The operation.
+        op: Round,
+        /// The rank whose deadline passed first.
+        by: u32,
+        /// The ranks that had not come; empty if the coordinator did not even answer that question.
+        missing: Vec<u32>,
+    },
+    /// Ranks called different operations.
+    #[error(
+        "rank {rank} called {called} where others called {others}: call the same operations in the same order on every rank"
+    )]
+    Mismatch {
+        /// The rank that differs.
+        rank: u32,
+        /// What it called.
+        called: Round,
+        /// What others called.
+        others: Round,
+    },
+    /// The coordinator was lost.
+    #[error("{op}: the coordinator was lost ({cause}): see the launcher's output")]
+    CoordinatorLost {
+        /// The operation.
+        op: Round,
+        /// How its connection ended.
+        cause: String,
+    },
+    /// The blob is too long.
+    #[error("all_gather: a blob of {len} bytes is too long: at most {max} are allowed", max = super::MAX_BLOB)]
+    TooLong {
+        /// Its length.
+        len: usize,
+    },
+    /// Another thread of this rank is in an operation of the same session, and did not end until the deadline.
+    #[error("{op}: another thread of this rank is in an operation of this session: call them one after another")]
+    Busy {
+        /// The operation.
+        op: Round,
+    },
+}
+
+impl SessionError {
+    pub(super) fn from_failure(op: Round, failure: &Failure) -> SessionError {
+        match failure.clone() {
+            Failure::Lost(LostRank { rank, pid, cause }) => SessionError::PeerLost { op, rank, pid, cause },
+            Failure::Left { rank } => SessionError::PeerLeft { op, rank },
+            Failure::GaveUp { by, missing, round: _ } => SessionError::TimedOut { op, by, missing },
+            Failure::Mismatch { rank, called, others } => SessionError::Mismatch { rank, called, others },
+        }
+    }
+}
+
+impl JoinError {
+    pub(super) fn from_failure(failure: &Failure) -> JoinError {
+        match failure.clone() {
+            Failure::Lost(LostRank { rank, pid, cause }) => JoinError::PeerLost { rank, pid, cause },
+            Failure::Left { rank } => JoinError::PeerLeft { rank },
+            Failure::GaveUp { by, round: None, missing } => JoinError::Missing { by, missing },
+            other => JoinError::WorldFailed(other),
+        }
+    }
+}

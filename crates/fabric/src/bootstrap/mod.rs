@@ -1,0 +1,111 @@
+//! Ranks meet at a coordinator.
+//!
+//! A [`Coordinator`] serves one world of a fixed number of ranks over TCP on loopback. Each rank opens one [`Session`] with
+//! it. Both sides prove that they hold the same [`Secret`] before anything else is parsed; then the rank takes its seat, and
+//! [`Session::join`] returns once every seat is taken. The coordinator chooses a random generation, the same for all.
+//!
+//! On a session, ranks exchange blobs ([`Session::all_gather`]) and meet ([`Session::barrier`]). The connection stays open as
+//! a liveness signal: when a rank's connection ends without a goodbye, all others are told at once.
+//!
+//! ```
+//! use std::time::Duration;
+//! use fulmen_fabric::bootstrap::{Coordinator, JoinConfig, Options, Secret, Session};
+//!
+//! let secret = Secret::generate()?;
+//! let coordinator = Coordinator::bind("127.0.0.1:0".parse()?, 2, secret.clone(), Options::default())?.serve()?;
+//! let join = |rank| JoinConfig {
+//!     coordinator: coordinator.local_addr(),
+//!     rank,
+//!     size: 2,
+//!     secret: secret.clone(),
+//!     deadline: Duration::from_secs(60),
+//! };
+//! // Each rank is a process of its own as a rule.
+//! let (zero, one) = (join(0), join(1));
+//! let other = std::thread::spawn(move || Session::join(&one).unwrap().all_gather(b"one", one.deadline));
+//! let blobs = Session::join(&zero)?.all_gather(b"zero", zero.deadline)?;
+//! assert_eq!(blobs, [&b"zero"[..], b"one"]);
+//! # assert_eq!(other.join().unwrap().unwrap(), blobs);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # The bytes
+//!
+//! All integers are little-endian. A greeting of fixed size opens the connection, the same in every version of the protocol
+//! in its first 8 bytes:
+//!
+//! | from | bytes |
+//! |---|---|
+//! | rank | `FULM`, version (u16), 0 (u16), nonce (32) |
+//! | coordinator | `FULM`, version (u16), verdict (u16), nonce (32) |
+//! | rank | proof (32): keyed BLAKE3 over the rank's label, the version and both nonces |
+//! | coordinator | verdict (u16), proof (32): the same under the coordinator's label |
+//!
+//! Frames follow: length of the message (u32), length of the body (u32), the message in postcard, the body as it is. Both
+//! lengths are checked against the limits of the connection's state before a byte of the frame is stored.
+//!
+//! What crosses the connection after the greeting is plain: it does not leave the host, since only loopback addresses are
+//! accepted.
+//!
+//! # Bounds
+//!
+//! | what | bound |
+//! |---|---|
+//! | ranks of a world | [`MAX_RANKS`] |
+//! | a blob of an all-gather | [`MAX_BLOB`] |
+//! | time for a connection to greet, prove itself and take its seat | [`GREETING_TIMEOUT`] |
+//! | connections at once without a seat | size + 16; the oldest makes way |
+//! | silence of a connection | [`Heartbeat`], 10 s by default, with heartbeats every 2 s |
+//!
+//! A process that ends, in whatever way, is noticed at once: the kernel hangs up for it. Heartbeats only find a connection
+//! whose other end stopped without hanging up.
+
+mod coordinator;
+mod error;
+mod greeting;
+mod message;
+mod peer;
+mod reader;
+mod secret;
+mod server;
+mod session;
+mod wire;
+mod world;
+
+use std::time::Duration;
+
+pub use coordinator::{BindError, Coordinator, Event, OnEvent, Options, ServeError, Serving};
+pub use error::{JoinError, SessionError};
+pub use message::{Failure, LossCause, LostRank, Refusal, Round};
+pub use secret::{Secret, SecretError};
+pub use session::{JoinConfig, Session};
+
+/// The version of the protocol that this build speaks.
+pub const PROTOCOL_VERSION: u16 = 1;
+
+/// The most ranks that a world can have.
+pub const MAX_RANKS: u32 = 4096;
+
+/// The longest blob, in bytes, that a rank can give to an all-gather: 16 MiB.
+pub const MAX_BLOB: usize = 16 << 20;
+
+/// How long a connection may take to greet the coordinator, prove itself and ask for its seat, unless [`Options`] say
+/// otherwise.
+pub const GREETING_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How a connection that stopped without hanging up is found. The coordinator's setting holds for the whole world.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Heartbeat {
+    /// How often the coordinator asks each rank for a sign of life. At least 1 ms.
+    pub every: Duration,
+    /// How long either side may be silent before it counts as lost. Time in which the judging process itself did not run
+    /// does not count.
+    pub silence: Duration,
+}
+
+impl Default for Heartbeat {
+    /// Every 2 s, lost after 10 s: a starved machine must not be taken for a dead one.
+    fn default() -> Heartbeat {
+        Heartbeat { every: Duration::from_secs(2), silence: Duration::from_secs(10) }
+    }
+}

@@ -1,0 +1,237 @@
+//! Worlds to test with, and ranks that are not what they should be.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use fulmen_fabric::bootstrap::{
+    Coordinator, Event, JoinConfig, JoinError, Options, PROTOCOL_VERSION, Refusal, Secret, Serving, Session,
+};
+use fulmen_fabric::launch::Launch;
+
+/// A deadline that does not pass in a test that succeeds.
+pub const LONG: Duration = Duration::from_secs(60);
+
+/// Any free port.
+pub fn any_port() -> SocketAddr {
+    "127.0.0.1:0".parse().unwrap()
+}
+
+/// A coordinator with everything that happened to it.
+pub struct World {
+    serving: Option<Serving>,
+    address: SocketAddr,
+    size: u32,
+    secret: Secret,
+    log: Arc<Log>,
+}
+
+#[derive(Default)]
+struct Log {
+    events: Mutex<Vec<Event>>,
+    changed: Condvar,
+}
+
+impl World {
+    pub fn start(size: u32) -> World {
+        World::start_with(size, Options::default())
+    }
+
+    pub fn start_with(size: u32, options: Options) -> World {
+        let log = Arc::new(Log::default());
+        let writer = log.clone();
+        let on_event = Arc::new(move |event: &Event| {
+            writer.events.lock().unwrap().push(event.clone());
+            writer.changed.notify_all();
+        });
+        let secret = Secret::generate().unwrap();
+        let options = Options { on_event: Some(on_event), ..options };
+        let coordinator = Coordinator::bind(any_port(), size, secret.clone(), options).unwrap();
+        let serving = coordinator.serve().unwrap();
+        World { address: serving.local_addr(), serving: Some(serving), size, secret, log }
+    }
+
+    pub fn serving(&self) -> &Serving {
+        self.serving.as_ref().unwrap()
+    }
+
+    pub fn take_serving(&mut self) -> Serving {
+        self.serving.take().unwrap()
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub fn config(&self, rank: u32) -> JoinConfig {
+        JoinConfig { coordinator: self.address, rank, size: self.size, secret: self.secret.clone(), deadline: LONG }
+    }
+
+    pub fn join(&self, rank: u32) -> Result<Session, JoinError> {
+        Session::join(&self.config(rank))
+    }
+
+    /// Runs all ranks as threads; returns what they return, by rank.
+    pub fn run<T: Send>(&self, rank: impl Fn(Session) -> T + Sync) -> Vec<T> {
+        thread::scope(|scope| {
+            let body = &rank;
+            let ranks: Vec<_> =
+                (0..self.size).map(|rank| scope.spawn(move || body(self.join(rank).unwrap()))).collect();
+            ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+        })
+    }
+
+    /// A connection that has said nothing yet. What it reads is bounded in time.
+    pub fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(LONG)).unwrap();
+        stream
+    }
+
+    /// Waits for an event, past ones included.
+    pub fn wait_for(&self, wanted: impl Fn(&Event) -> bool) {
+        let events = self.log.events.lock().unwrap();
+        let (events, _) =
+            self.log.changed.wait_timeout_while(events, LONG, |events| !events.iter().any(&wanted)).unwrap();
+        assert!(events.iter().any(&wanted), "the event did not come: {events:?}");
+    }
+
+    /// Waits for a refusal and takes it out of the log.
+    pub fn next_refusal(&self) -> Refusal {
+        let at = |events: &Vec<Event>| events.iter().position(|event| matches!(event, Event::Refused { .. }));
+        let events = self.log.events.lock().unwrap();
+        let (mut events, _) = self.log.changed.wait_timeout_while(events, LONG, |events| at(events).is_none()).unwrap();
+        let at = at(&events).expect("a refusal");
+        let Event::Refused { refusal, .. } = events.remove(at) else { unreachable!() };
+        refusal
+    }
+}
+
+/// A port that nobody listens on and that nobody else is given while the result lives.
+pub fn reserve_port() -> (OwnedFd, SocketAddr) {
+    use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket, sockopt};
+    let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    sockopt::set_socket_reuseaddr(&socket, true).unwrap();
+    bind(&socket, &any_port()).unwrap();
+    let address = SocketAddr::try_from(getsockname(&socket).unwrap()).unwrap();
+    (socket, address)
+}
+
+/// The protocol's bytes, written down a second time so that a change of either side shows.
+pub fn hello(version: u16, verdict: u16, nonce: &[u8; 32]) -> Vec<u8> {
+    [b"FULM", &version.to_le_bytes()[..], &verdict.to_le_bytes(), nonce].concat()
+}
+
+pub fn frame(message: &[u8], body: &[u8]) -> Vec<u8> {
+    [&(message.len() as u32).to_le_bytes()[..], &(body.len() as u32).to_le_bytes(), message, body].concat()
+}
+
+fn proof(secret: &Secret, label: &[u8], rank: &[u8], coordinator: &[u8]) -> [u8; 32] {
+    let hex = secret.to_hex();
+    let key: Vec<u8> = (0..32).map(|at| u8::from_str_radix(&hex[at * 2..at * 2 + 2], 16).unwrap()).collect();
+    let text = [&[label.len() as u8], label, &PROTOCOL_VERSION.to_le_bytes(), rank, coordinator].concat();
+    *blake3::keyed_hash(&key.try_into().unwrap(), &text).as_bytes()
+}
+
+pub fn greet_as_coordinator(stream: &mut TcpStream, secret: &Secret) {
+    let mut theirs = [0; 40];
+    stream.read_exact(&mut theirs).unwrap();
+    let nonce = [9; 32];
+    stream.write_all(&hello(PROTOCOL_VERSION, 0, &nonce)).unwrap();
+    let mut proven = [0; 32];
+    stream.read_exact(&mut proven).unwrap();
+    assert_eq!(proven, proof(secret, b"fulmen bootstrap rank", &theirs[8..], &nonce));
+    stream.write_all(&[0, 0]).unwrap();
+    stream.write_all(&proof(secret, b"fulmen bootstrap coordinator", &theirs[8..], &nonce)).unwrap();
+}
+
+/// A rank that holds the secret and does only what it is told.
+pub struct Raw {
+    pub stream: TcpStream,
+}
+
+impl Raw {
+    pub fn greet(world: &World) -> Raw {
+        let mut stream = world.connect();
+        let nonce = [3; 32];
+        stream.write_all(&hello(PROTOCOL_VERSION, 0, &nonce)).unwrap();
+        let mut theirs = [0; 40];
+        stream.read_exact(&mut theirs).unwrap();
+        assert_eq!(theirs[..8], hello(PROTOCOL_VERSION, 0, &nonce)[..8]);
+        stream.write_all(&proof(&world.secret, b"fulmen bootstrap rank", &nonce, &theirs[8..])).unwrap();
+        let mut answer = [0; 34];
+        stream.read_exact(&mut answer).unwrap();
+        assert_eq!(answer[..2], [0, 0]);
+        assert_eq!(answer[2..], proof(&world.secret, b"fulmen bootstrap coordinator", &nonce, &theirs[8..]));
+        Raw { stream }
+    }
+
+    /// Takes a seat. Ranks, sizes and process ids below 128 are one byte each.
+    pub fn join(world: &World, rank: u8, size: u8) -> Raw {
+        let mut raw = Raw::greet(world);
+        raw.send(&[0, rank, size, 77], &[]);
+        world.wait_for(|event| *event == Event::Joined { rank: u32::from(rank), pid: 77 });
+        raw
+    }
+
+    pub fn send(&mut self, message: &[u8], body: &[u8]) {
+        self.stream.write_all(&frame(message, body)).unwrap();
+    }
+}
+
+/// A rank that is a process of its own. It ends with this value.
+pub struct Child(std::process::Child);
+
+const CHILD: &str = "FULMEN_TEST_CHILD_RANK";
+
+impl Child {
+    pub fn start(world: &World, rank: u32) -> Child {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "losses::child_rank", "--nocapture"])
+            .env(CHILD, "1")
+            .env("FULMEN_RANK", rank.to_string())
+            .env("FULMEN_SIZE", world.size.to_string())
+            .env("FULMEN_COORDINATOR", world.address.to_string())
+            .env("FULMEN_SECRET_FD", "0")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        child.stdin.take().unwrap().write_all(world.secret.to_hex().as_bytes()).unwrap();
+        Child(child)
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    pub fn kill(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+pub fn is_child() -> bool {
+    std::env::var_os(CHILD).is_some()
+}
+
+pub fn child_role() {
+    // Should the parent be killed, this process must not outlive it.
+    #[cfg(target_os = "linux")]
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).unwrap();
+    let launch = Launch::from_env().unwrap();
+    let Ok(session) = launch.join(LONG) else { return };
+    let _ = session.all_gather(&[session.rank() as u8], LONG);
+    thread::park_timeout(LONG);
+}

@@ -1,0 +1,302 @@
+//! What happens to one element: how it is read, combined and stored. `sweep` makes loops of it.
+
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+
+use crate::halves::{BF16_NAN, F16_NAN, bf16_from_f32, bf16_to_f32, f16_from_f32, f16_to_f32};
+use crate::level::{Level, multiply_complex};
+
+/// One operation on one type.
+pub(crate) trait Lane {
+    /// The element as it lies in memory: a type for which every bit pattern is a value.
+    type Raw: Copy;
+    /// A partial result.
+    type Partial: Copy;
+
+    fn load(raw: Self::Raw) -> Self::Partial;
+    fn combine(earlier: Self::Partial, later: Self::Partial) -> Self::Partial;
+    fn store(partial: Self::Partial) -> Self::Raw;
+
+    // The three steps over a block. They work in place on partial results in the caller's frame and contain neither closures
+    // nor arrays by value: so the loops vectorise, for the instructions of the function that they are inlined into.
+
+    /// Reads `N` elements.
+    ///
+    /// # Safety
+    /// `from` has `N` elements, at any alignment; the machine has the instructions of `L`.
+    #[inline(always)]
+    unsafe fn load_block<L: Level, const N: usize>(from: *const Self::Raw, partial: &mut Block<Self::Partial, N>) {
+        for (lane, slot) in partial.iter_mut().enumerate() {
+            // SAFETY: `from` has an element `lane`.
+            slot.write(Self::load(unsafe { from.add(lane).read_unaligned() }));
+        }
+    }
+
+    /// Combines `N` partial results with as many elements.
+    ///
+    /// # Safety
+    /// As [`Lane::load_block`], which has filled `partial`.
+    #[inline(always)]
+    unsafe fn combine_block<L: Level, const N: usize>(partial: &mut Block<Self::Partial, N>, from: *const Self::Raw) {
+        for (lane, slot) in partial.iter_mut().enumerate() {
+            // SAFETY: `from` has an element `lane`, and `partial` is filled.
+            unsafe {
+                let later = Self::load(from.add(lane).read_unaligned());
+                slot.write(Self::combine(slot.assume_init(), later));
+            }
+        }
+    }
+
+    /// Writes `N` elements.
+    ///
+    /// # Safety
+    /// As [`Lane::load_block`], which has filled `partial`; `to` may be written for `N` elements, at any alignment.
+    #[inline(always)]
+    unsafe fn store_block<L: Level, const N: usize>(partial: &Block<Self::Partial, N>, to: *mut Self::Raw) {
+        for (lane, slot) in partial.iter().enumerate() {
+            // SAFETY: `to` has room for an element `lane`, and `partial` is filled.
+            unsafe { to.add(lane).write_unaligned(Self::store(slot.assume_init())) };
+        }
+    }
+}
+
+/// Partial results of a block, not yet filled at first.
+pub(crate) type Block<P, const N: usize> = [MaybeUninit<P>; N];
+
+/// Sum of `T`.
+pub(crate) struct Sum<T>(PhantomData<T>);
+/// Product of `T`.
+pub(crate) struct Product<T>(PhantomData<T>);
+/// Minimum of `T`.
+pub(crate) struct Min<T>(PhantomData<T>);
+/// Maximum of `T`.
+pub(crate) struct Max<T>(PhantomData<T>);
+
+macro_rules! integer_lane {
+    ($lane:ident, $int:ty, $earlier:ident, $later:ident => $combine:expr) => {
+        impl Lane for $lane<$int> {
+            type Raw = $int;
+            type Partial = $int;
+
+            #[inline(always)]
+            fn load(raw: $int) -> $int {
+                raw
+            }
+
+            #[inline(always)]
+            fn combine($earlier: $int, $later: $int) -> $int {
+                $combine
+            }
+
+            #[inline(always)]
+            fn store(partial: $int) -> $int {
+                partial
+            }
+        }
+    };
+}
+
+macro_rules! integer_lanes {
+    ($($unsigned:ty, $signed:ty;)*) => {$(
+        // Wrapping sums and products of signed and unsigned integers have the same bits: the signed ones use these.
+        integer_lane!(Sum, $unsigned, a, b => a.wrapping_add(b));
+        integer_lane!(Product, $unsigned, a, b => a.wrapping_mul(b));
+        integer_lane!(Min, $unsigned, a, b => if b < a { b } else { a });
+        integer_lane!(Min, $signed, a, b => if b < a { b } else { a });
+        integer_lane!(Max, $unsigned, a, b => if b > a { b } else { a });
+        integer_lane!(Max, $signed, a, b => if b > a { b } else { a });
+    )*};
+}
+
+integer_lanes! {
+    u8, i8;
+    u16, i16;
+    u32, i32;
+    u64, i64;
+}
+
+macro_rules! bool_lane {
+    ($lane:ident, $a:ident, $b:ident => $combine:expr) => {
+        impl Lane for $lane<bool> {
+            type Raw = u8;
+            type Partial = u8;
+
+            #[inline(always)]
+            fn load(raw: u8) -> u8 {
+                u8::from(raw != 0)
+            }
+
+            #[inline(always)]
+            fn combine($a: u8, $b: u8) -> u8 {
+                $combine
+            }
+
+            #[inline(always)]
+            fn store(partial: u8) -> u8 {
+                partial
+            }
+        }
+    };
+}
+
+// Minimum and maximum of bool are these two as well.
+bool_lane!(Sum, a, b => a | b);
+bool_lane!(Product, a, b => a & b);
+
+macro_rules! float_lane {
+    ($lane:ident, $float:ty, $canonical:expr, $a:ident, $b:ident => $combine:expr) => {
+        impl Lane for $lane<$float> {
+            type Raw = $float;
+            type Partial = $float;
+
+            #[inline(always)]
+            fn load(raw: $float) -> $float {
+                raw
+            }
+
+            #[inline(always)]
+            fn combine($a: $float, $b: $float) -> $float {
+                $combine
+            }
+
+            #[inline(always)]
+            fn store(partial: $float) -> $float {
+                if partial.is_nan() { <$float>::from_bits($canonical) } else { partial }
+            }
+        }
+    };
+}
+
+/// The canonical quiet NaN of binary32.
+pub(crate) const F32_NAN: u32 = 0x7fc0_0000;
+/// The canonical quiet NaN of binary64.
+pub(crate) const F64_NAN: u64 = 0x7ff8_0000_0000_0000;
+
+float_lane!(Sum, f32, F32_NAN, a, b => a + b);
+float_lane!(Product, f32, F32_NAN, a, b => a * b);
+float_lane!(Sum, f64, F64_NAN, a, b => a + b);
+float_lane!(Product, f64, F64_NAN, a, b => a * b);
+
+macro_rules! half_lane {
+    ($lane:ident, $half:ty, $load:ident, $store:ident, $load_all:ident, $store_all:ident, $a:ident, $b:ident => $combine:expr) => {
+        impl Lane for $lane<$half> {
+            type Raw = u16;
+            type Partial = f32;
+
+            #[inline(always)]
+            fn load(raw: u16) -> f32 {
+                $load(raw)
+            }
+
+            #[inline(always)]
+            fn combine($a: f32, $b: f32) -> f32 {
+                $combine
+            }
+
+            #[inline(always)]
+            fn store(partial: f32) -> u16 {
+                $store(partial)
+            }
+
+            #[inline(always)]
+            unsafe fn load_block<L: Level, const N: usize>(from: *const u16, partial: &mut Block<f32, N>) {
+                // SAFETY: the caller's promise.
+                unsafe { L::$load_all::<N>(from, partial.as_mut_ptr().cast()) };
+            }
+
+            #[inline(always)]
+            unsafe fn combine_block<L: Level, const N: usize>(partial: &mut Block<f32, N>, from: *const u16) {
+                let mut later = [MaybeUninit::uninit(); N];
+                // SAFETY: the caller's promise.
+                unsafe { Self::load_block::<L, N>(from, &mut later) };
+                for (slot, later) in partial.iter_mut().zip(&later) {
+                    // SAFETY: both blocks are filled.
+                    unsafe { slot.write(Self::combine(slot.assume_init(), later.assume_init())) };
+                }
+            }
+
+            #[inline(always)]
+            unsafe fn store_block<L: Level, const N: usize>(partial: &Block<f32, N>, to: *mut u16) {
+                // SAFETY: the caller's promise.
+                unsafe { L::$store_all::<N>(partial.as_ptr().cast(), to) };
+            }
+        }
+    };
+}
+
+half_lane!(Sum, half::f16, f16_to_f32, f16_from_f32, widen_f16, narrow_f16, a, b => a + b);
+half_lane!(Product, half::f16, f16_to_f32, f16_from_f32, widen_f16, narrow_f16, a, b => a * b);
+half_lane!(Sum, half::bf16, bf16_to_f32, bf16_from_f32, widen_bf16, narrow_bf16, a, b => a + b);
+half_lane!(Product, half::bf16, bf16_to_f32, bf16_from_f32, widen_bf16, narrow_bf16, a, b => a * b);
+
+/// Minimum and maximum of floats, on integers that are ordered as the numbers are.
+///
+/// Flipping the magnitude's bits of negative numbers gives an order with -0 below +0 and NaNs at the two ends. Every NaN
+/// is read as the end that wins ($nan), so it wins over all numbers; no number has that key.
+macro_rules! float_order_lane {
+    ($lane:ident, $float:ty, $bits:ty, $key:ty, $canonical:expr, $infinity:expr, $nan:expr, $a:ident, $b:ident => $first:expr) => {
+        impl Lane for $lane<$float> {
+            type Raw = $bits;
+            type Partial = $key;
+
+            #[inline(always)]
+            fn load(raw: $bits) -> $key {
+                let key = raw as $key;
+                let ordered = key ^ (((key >> (<$key>::BITS - 1)) as $bits) >> 1) as $key;
+                if (key & <$key>::MAX) > $infinity { $nan } else { ordered }
+            }
+
+            #[inline(always)]
+            fn combine($a: $key, $b: $key) -> $key {
+                if $first { $a } else { $b }
+            }
+
+            #[inline(always)]
+            fn store(key: $key) -> $bits {
+                let raw = key ^ (((key >> (<$key>::BITS - 1)) as $bits) >> 1) as $key;
+                if key == $nan { $canonical } else { raw as $bits }
+            }
+        }
+    };
+}
+
+macro_rules! float_order_lanes {
+    ($($float:ty, $bits:ty, $key:ty, $canonical:expr, $infinity:expr;)*) => {$(
+        float_order_lane!(Min, $float, $bits, $key, $canonical, $infinity, <$key>::MIN, a, b => a < b);
+        float_order_lane!(Max, $float, $bits, $key, $canonical, $infinity, <$key>::MAX, a, b => a > b);
+    )*};
+}
+
+float_order_lanes! {
+    half::f16, u16, i16, F16_NAN, 0x7c00;
+    half::bf16, u16, i16, BF16_NAN, 0x7f80;
+    f32, u32, i32, F32_NAN, 0x7f80_0000;
+    f64, u64, i64, F64_NAN, 0x7ff0_0000_0000_0000;
+}
+
+/// Sums of complex numbers are sums of their parts and use the lane of `f32`.
+impl Lane for Product<crate::Complex64> {
+    type Raw = [f32; 2];
+    type Partial = [f32; 2];
+
+    #[inline(always)]
+    fn load(raw: [f32; 2]) -> [f32; 2] {
+        raw
+    }
+
+    #[inline(always)]
+    fn combine(earlier: [f32; 2], later: [f32; 2]) -> [f32; 2] {
+        multiply_complex(earlier, later)
+    }
+
+    #[inline(always)]
+    unsafe fn combine_block<L: Level, const N: usize>(partial: &mut Block<[f32; 2], N>, from: *const [f32; 2]) {
+        // SAFETY: the caller's promise.
+        unsafe { L::multiply_complex::<N>(partial.as_mut_ptr().cast(), from) };
+    }
+
+    #[inline(always)]
+    fn store(partial: [f32; 2]) -> [f32; 2] {
+        partial.map(Sum::<f32>::store)
+    }
+}

@@ -1,0 +1,210 @@
+//! Reductions over raw memory and over slices.
+
+use std::mem::MaybeUninit;
+
+use half::{bf16, f16};
+
+use crate::lane::{Max, Min, Product, Sum};
+use crate::level::Choice;
+use crate::stores::Stores;
+use crate::sweep::{Sweep, sweep_for};
+use crate::{Complex64, DType, Element, ReduceOp, Unsupported};
+
+/// Why a reduction was refused; nothing was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReduceError {
+    /// The operation has no meaning for the type.
+    #[error(transparent)]
+    Unsupported(#[from] Unsupported),
+    /// There is nothing to reduce.
+    #[error("a reduction needs at least one source")]
+    NoSources,
+    /// A source and the output differ in length.
+    #[error(
+        "source {source_index} has {source_bytes} bytes but the output has {output_bytes}; give all the same length"
+    )]
+    Length {
+        /// Which source, from 0.
+        source_index: usize,
+        /// Its length in bytes.
+        source_bytes: usize,
+        /// The output's length in bytes.
+        output_bytes: usize,
+    },
+    /// The output ends inside an element.
+    #[error("{bytes} bytes are no whole number of {dtype} elements of {} bytes; give a multiple", dtype.size())]
+    PartialElement {
+        /// The output's length in bytes.
+        bytes: usize,
+        /// The type of the elements.
+        dtype: DType,
+    },
+    /// The output's region cannot be written.
+    #[error("the output's region is mapped read-only; map it for writing or give another output")]
+    ReadOnly,
+    /// The output overlaps a source without being the same memory.
+    #[error("the output overlaps source {source_index} in part; give the same memory or memory apart from it")]
+    Overlap {
+        /// Which source, from 0.
+        source_index: usize,
+    },
+}
+
+/// `dst[i] = srcs[0][i] op srcs[1][i] op …` for `i < count`, strictly from left to right; see the crate's bit rules.
+///
+/// Nothing needs to be aligned. One pass: every source is read once, and the output is written once, after the sources of
+/// the same elements were read.
+///
+/// # Panics
+/// If `srcs` is empty or [`ReduceOp::supports`] refuses the type.
+///
+/// # Safety
+/// Each source may be read and `dst` written for `count` elements of `dtype`. `dst` is exactly one of `srcs` (any of them)
+/// or overlaps none; sources may overlap one another. If others write the sources meanwhile, the results are unspecified
+/// values of the type.
+pub unsafe fn reduce_raw(op: ReduceOp, dtype: DType, dst: *mut u8, srcs: &[*const u8], count: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { reduce_raw_with(op, dtype, dst, srcs, count, Stores::Cached) }
+}
+
+/// [`reduce_raw`] with a choice of how the output is stored.
+///
+/// # Panics
+/// As [`reduce_raw`].
+///
+/// # Safety
+/// As [`reduce_raw`].
+pub unsafe fn reduce_raw_with(
+    op: ReduceOp,
+    dtype: DType,
+    dst: *mut u8,
+    srcs: &[*const u8],
+    count: usize,
+    stores: Stores,
+) {
+    // SAFETY: the caller's promise; the best level is one that the machine has.
+    unsafe { reduce_at(Choice::best(), op, dtype, dst, srcs, count, stores) }
+}
+
+/// # Safety
+/// As [`reduce_raw`], and the machine has `level`.
+pub(crate) unsafe fn reduce_at(
+    level: Choice,
+    op: ReduceOp,
+    dtype: DType,
+    dst: *mut u8,
+    srcs: &[*const u8],
+    count: usize,
+    stores: Stores,
+) {
+    assert!(!srcs.is_empty(), "a reduction needs at least one source");
+    // A sum of complex numbers is one of twice as many real numbers.
+    let count = if dtype == DType::Complex64 && op == ReduceOp::Sum { count * 2 } else { count };
+    let sweep = sweep(level, op, dtype).unwrap_or_else(|refused| panic!("{refused}"));
+    // SAFETY: the sweep's elements have the size of `dtype`'s (or of its halves, counted twice); the rest is the
+    // caller's promise, and the assertion.
+    unsafe { sweep(dst, srcs, count, stores) }
+}
+
+fn sweep(level: Choice, op: ReduceOp, dtype: DType) -> Result<Sweep, Unsupported> {
+    macro_rules! lane {
+        ($lane:ident<$element:ty>) => {
+            sweep_for::<$lane<$element>>(level)
+        };
+    }
+    Ok(match (op, dtype) {
+        (ReduceOp::Sum | ReduceOp::Max, DType::Bool) => lane!(Sum<bool>),
+        (ReduceOp::Product | ReduceOp::Min, DType::Bool) => lane!(Product<bool>),
+
+        (ReduceOp::Sum, DType::I8 | DType::U8) => lane!(Sum<u8>),
+        (ReduceOp::Sum, DType::I16 | DType::U16) => lane!(Sum<u16>),
+        (ReduceOp::Sum, DType::I32 | DType::U32) => lane!(Sum<u32>),
+        (ReduceOp::Sum, DType::I64 | DType::U64) => lane!(Sum<u64>),
+        (ReduceOp::Sum, DType::F16) => lane!(Sum<f16>),
+        (ReduceOp::Sum, DType::BF16) => lane!(Sum<bf16>),
+        (ReduceOp::Sum, DType::F32 | DType::Complex64) => lane!(Sum<f32>),
+        (ReduceOp::Sum, DType::F64) => lane!(Sum<f64>),
+
+        (ReduceOp::Product, DType::I8 | DType::U8) => lane!(Product<u8>),
+        (ReduceOp::Product, DType::I16 | DType::U16) => lane!(Product<u16>),
+        (ReduceOp::Product, DType::I32 | DType::U32) => lane!(Product<u32>),
+        (ReduceOp::Product, DType::I64 | DType::U64) => lane!(Product<u64>),
+        (ReduceOp::Product, DType::F16) => lane!(Product<f16>),
+        (ReduceOp::Product, DType::BF16) => lane!(Product<bf16>),
+        (ReduceOp::Product, DType::F32) => lane!(Product<f32>),
+        (ReduceOp::Product, DType::F64) => lane!(Product<f64>),
+        (ReduceOp::Product, DType::Complex64) => lane!(Product<Complex64>),
+
+        (ReduceOp::Min, DType::I8) => lane!(Min<i8>),
+        (ReduceOp::Min, DType::I16) => lane!(Min<i16>),
+        (ReduceOp::Min, DType::I32) => lane!(Min<i32>),
+        (ReduceOp::Min, DType::I64) => lane!(Min<i64>),
+        (ReduceOp::Min, DType::U8) => lane!(Min<u8>),
+        (ReduceOp::Min, DType::U16) => lane!(Min<u16>),
+        (ReduceOp::Min, DType::U32) => lane!(Min<u32>),
+        (ReduceOp::Min, DType::U64) => lane!(Min<u64>),
+        (ReduceOp::Min, DType::F16) => lane!(Min<f16>),
+        (ReduceOp::Min, DType::BF16) => lane!(Min<bf16>),
+        (ReduceOp::Min, DType::F32) => lane!(Min<f32>),
+        (ReduceOp::Min, DType::F64) => lane!(Min<f64>),
+
+        (ReduceOp::Max, DType::I8) => lane!(Max<i8>),
+        (ReduceOp::Max, DType::I16) => lane!(Max<i16>),
+        (ReduceOp::Max, DType::I32) => lane!(Max<i32>),
+        (ReduceOp::Max, DType::I64) => lane!(Max<i64>),
+        (ReduceOp::Max, DType::U8) => lane!(Max<u8>),
+        (ReduceOp::Max, DType::U16) => lane!(Max<u16>),
+        (ReduceOp::Max, DType::U32) => lane!(Max<u32>),
+        (ReduceOp::Max, DType::U64) => lane!(Max<u64>),
+        (ReduceOp::Max, DType::F16) => lane!(Max<f16>),
+        (ReduceOp::Max, DType::BF16) => lane!(Max<bf16>),
+        (ReduceOp::Max, DType::F32) => lane!(Max<f32>),
+        (ReduceOp::Max, DType::F64) => lane!(Max<f64>),
+
+        (ReduceOp::Min | ReduceOp::Max, DType::Complex64) => return Err(Unsupported { op, dtype }),
+    })
+}
+
+/// [`reduce_raw`] over slices: `dst[i] = srcs[0][i] op srcs[1][i] op …`.
+pub fn reduce_into<T: Element>(op: ReduceOp, dst: &mut [T], srcs: &[&[T]]) -> Result<(), ReduceError> {
+    op.supports(T::DTYPE)?;
+    for (source_index, src) in srcs.iter().enumerate() {
+        if src.len() != dst.len() {
+            let (source_bytes, output_bytes) = (size_of_val(*src), size_of_val(dst));
+            return Err(ReduceError::Length { source_index, source_bytes, output_bytes });
+        }
+    }
+    let count = dst.len();
+    let to = dst.as_mut_ptr().cast();
+    with_pointers(
+        srcs,
+        |src| src.as_ptr().cast(),
+        |pointers| {
+            // SAFETY: all slices have `count` elements, and `dst` is borrowed alone, so it overlaps no source.
+            unsafe { reduce_raw(op, T::DTYPE, to, pointers, count) };
+        },
+    )
+}
+
+/// Calls `run` with the sources' addresses, gathered on the stack unless they are very many.
+pub(crate) fn with_pointers<S>(
+    srcs: &[S],
+    pointer: impl Fn(&S) -> *const u8,
+    run: impl FnOnce(&[*const u8]),
+) -> Result<(), ReduceError> {
+    const ON_STACK: usize = 256;
+    if srcs.is_empty() {
+        return Err(ReduceError::NoSources);
+    }
+    if srcs.len() > ON_STACK {
+        run(&srcs.iter().map(pointer).collect::<Vec<_>>());
+        return Ok(());
+    }
+    let mut pointers = [MaybeUninit::uninit(); ON_STACK];
+    for (slot, src) in pointers.iter_mut().zip(srcs) {
+        slot.write(pointer(src));
+    }
+    // SAFETY: the loop has written the first `srcs.len()` slots, and there are at least as many.
+    run(unsafe { std::slice::from_raw_parts(pointers.as_ptr().cast(), srcs.len()) });
+    Ok(())
+}

@@ -1,0 +1,145 @@
+//! Loops over blocks of elements: for each block, all sources from left to right, then one store.
+//!
+//! A block's partial results live in registers, so memory is read once a source and written once, whatever the number of
+//! sources; and since a block is stored after all its sources were read, the output may be any one of the sources.
+
+use std::mem::MaybeUninit;
+
+use crate::lane::Lane;
+use crate::level::{Baseline, Choice, Level};
+use crate::stores::{Stores, fence, prefetch, stream_line};
+
+/// Elements of a block: whole cache lines of any type, enough independent operations to keep the processor busy, and the
+/// size at which compilers were seen to vectorise the loops of every type.
+const BLOCK: usize = 64;
+
+/// Elements of the small blocks that do what is left of the last large one.
+const SMALL: usize = 8;
+
+/// Bytes between the block at work and the lines that are asked for. Processors alone do not keep enough lines in flight
+/// when several sources come from memory: with this, four sources are up to twice as fast.
+const AHEAD: usize = 1024;
+
+/// A compiled loop: output, sources, elements, how to store.
+pub(crate) type Sweep = unsafe fn(*mut u8, &[*const u8], usize, Stores);
+
+/// The loop of lane `K` for `level`.
+pub(crate) fn sweep_for<K: Lane>(level: Choice) -> Sweep {
+    match level {
+        Choice::Baseline => baseline::<K>,
+        #[cfg(target_arch = "x86_64")]
+        Choice::Avx2 => avx2::<K>,
+    }
+}
+
+/// # Safety
+/// As [`sweep`].
+unsafe fn baseline<K: Lane>(dst: *mut u8, srcs: &[*const u8], count: usize, stores: Stores) {
+    // SAFETY: the caller's promise is the callee's.
+    unsafe { sweep::<K, Baseline>(dst, srcs, count, stores) }
+}
+
+/// # Safety
+/// As [`sweep`], and the machine has AVX2 and F16C.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,f16c")]
+unsafe fn avx2<K: Lane>(dst: *mut u8, srcs: &[*const u8], count: usize, stores: Stores) {
+    // SAFETY: the caller's promise is the callee's.
+    unsafe { sweep::<K, crate::avx2::Avx2>(dst, srcs, count, stores) }
+}
+
+/// # Safety
+/// `srcs` is not empty; each source has `count` elements of `K::Raw` that may be read and `dst` as many that may be
+/// written, at any alignment; `dst` is one of the sources or overlaps none; the machine has the instructions of `L`.
+#[inline(always)]
+unsafe fn sweep<K: Lane, L: Level>(dst: *mut u8, srcs: &[*const u8], count: usize, stores: Stores) {
+    let size = size_of::<K::Raw>();
+    let mut at = 0;
+    if stores == Stores::Streaming {
+        // SAFETY: the caller's promise.
+        at = unsafe { stream::<K, L>(dst, srcs, count) };
+    }
+    while count - at >= BLOCK {
+        // SAFETY: at + BLOCK <= count.
+        unsafe { block::<K, L, BLOCK>(dst.add(at * size), srcs, at) };
+        at += BLOCK;
+    }
+    while count - at >= SMALL {
+        // SAFETY: at + SMALL <= count.
+        unsafe { block::<K, L, SMALL>(dst.add(at * size), srcs, at) };
+        at += SMALL;
+    }
+    while at < count {
+        // SAFETY: at < count. One element needs no instructions but the baseline's.
+        unsafe { block::<K, Baseline, 1>(dst.add(at * size), srcs, at) };
+        at += 1;
+    }
+}
+
+/// Writes the part of the output that consists of whole cache lines past the caches; returns how many elements are done.
+///
+/// # Safety
+/// As [`sweep`].
+#[inline(always)]
+unsafe fn stream<K: Lane, L: Level>(dst: *mut u8, srcs: &[*const u8], count: usize) -> usize {
+    let size = size_of::<K::Raw>();
+    let to_line = dst.addr().wrapping_neg() % Stores::LINE;
+    let head = to_line / size;
+    if !to_line.is_multiple_of(size) || head > count {
+        return 0;
+    }
+    for at in 0..head {
+        // SAFETY: at < head <= count.
+        unsafe { block::<K, Baseline, 1>(dst.add(at * size), srcs, at) };
+    }
+    let mut at = head;
+    let mut values = [MaybeUninit::<K::Raw>::uninit(); BLOCK];
+    while count - at >= BLOCK {
+        let values = values.as_mut_ptr().cast::<u8>();
+        // SAFETY: at + BLOCK <= count, and `values` has room for a block.
+        unsafe { block::<K, L, BLOCK>(values, srcs, at) };
+        for line in (0..BLOCK * size).step_by(Stores::LINE) {
+            // SAFETY: the line lies in the block at `at`, in the output as in `values`; it begins at a multiple of a
+            // line, since the head ended at one and a block is `size` whole lines.
+            unsafe { stream_line(dst.add(at * size + line), values.add(line)) };
+        }
+        at += BLOCK;
+    }
+    fence();
+    at
+}
+
+/// Writes the results of elements `at..at + N` to `to`, after all sources were read.
+///
+/// # Safety
+/// Each source has elements `at..at + N` and `to` room for `N`; there is a first source; the machine has the instructions of
+/// `L`.
+#[inline(always)]
+unsafe fn block<K: Lane, L: Level, const N: usize>(to: *mut u8, srcs: &[*const u8], at: usize) {
+    let mut partial = [MaybeUninit::uninit(); N];
+    // SAFETY: there is a first source; all sources have the elements; the first fills `partial`.
+    unsafe {
+        let (first, rest) = srcs.split_first().unwrap_unchecked();
+        K::load_block::<L, N>(element::<K, N>(*first, at), &mut partial);
+        for &src in rest {
+            K::combine_block::<L, N>(&mut partial, element::<K, N>(src, at));
+        }
+        K::store_block::<L, N>(&partial, to.cast());
+    }
+}
+
+/// Where element `at` of a source lies; large blocks ask for their successors on the way.
+///
+/// # Safety
+/// `src` has elements `at..at + N`.
+#[inline(always)]
+unsafe fn element<K: Lane, const N: usize>(src: *const u8, at: usize) -> *const K::Raw {
+    // SAFETY: the caller's promise.
+    let here = unsafe { src.add(at * size_of::<K::Raw>()) };
+    if N == BLOCK {
+        for line in (0..N * size_of::<K::Raw>()).step_by(Stores::LINE) {
+            prefetch(here.wrapping_add(AHEAD + line));
+        }
+    }
+    here.cast()
+}

@@ -1,0 +1,6 @@
+//! Most bytes are no `bool`.
+fn main() {
+    let region = fulmen_memory::Region::alloc(4096).unwrap();
+    let block = fulmen_memory::Pool::new(&region).unwrap().take(64).unwrap();
+    println!("{:?}", block.as_slice::<bool>());
+}
