@@ -33,7 +33,6 @@ pub fn child(words: &[&str]) {
 }
 
 fn cycles() {
-    // The children of this one would end with it at the latest; one process at a time serves several cycles.
     let mut first = None;
     for cycle in 0..CYCLES {
         one(cycle);
