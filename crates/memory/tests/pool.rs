@@ -7,7 +7,7 @@ const GRAIN: usize = 64;
 
 fn config() -> ProptestConfig {
     let full = std::env::var("FULMEN_TEST_TIER").is_ok_and(|tier| tier == "full");
-    ProptestConfig { cases: 256 * if full { 50 } else { 1 }, failure_persistence: None, ..ProptestConfig::default() }
+    ProptestConfig { cases: 256 * if full { 8 } else { 1 }, failure_persistence: None, ..ProptestConfig::default() }
 }
 
 #[derive(Clone, Debug)]

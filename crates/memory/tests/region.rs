@@ -258,3 +258,16 @@ fn handles_cross_threads() {
     check::<fulmen_memory::Exposed>();
     assert!(Region::alloc(1).unwrap().fd().unwrap().as_fd().try_clone_to_owned().is_ok());
 }
+
+#[test]
+fn a_weak_handle_keeps_nothing_mapped() {
+    let (drops, start, owner) = owner();
+    // SAFETY: the owner keeps the four pages mapped, and nobody else uses them.
+    let region = unsafe { Region::adopt(start, page_size(), owner) }.unwrap();
+    let weak = region.downgrade();
+    let again = weak.upgrade().expect("another handle keeps it");
+    assert_eq!(again.id(), region.id());
+    drop((region, again));
+    assert_eq!(drops.load(Ordering::SeqCst), 1);
+    assert!(weak.upgrade().is_none());
+}
