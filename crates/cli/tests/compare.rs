@@ -46,7 +46,10 @@ fn what_cannot_be_compared_is_an_error() {
 
 #[test]
 fn sizes_are_read_and_written() {
-    assert_eq!(["8", "4K", "64k", "16M", "1G"].map(|text| parse_size(text).expect("a size")), [8, 4096, 65536, 16 << 20, 1 << 30]);
+    assert_eq!(
+        ["8", "4K", "64k", "16M", "1G"].map(|text| parse_size(text).expect("a size")),
+        [8, 4096, 65536, 16 << 20, 1 << 30]
+    );
     for text in ["", "K", "-1", "1T", "99999999999G", "2G", "1.5K"] {
         assert!(parse_size(text).expect_err("no size").contains(text));
     }
@@ -106,7 +109,10 @@ fn ratios_are_of_rounds_and_not_of_medians() {
 
     let text = table::markdown(&names, &rows);
     let lines: Vec<&str> = text.lines().collect();
-    assert_eq!(lines[0], "| operation | memory | size | floor µs | Fulmen / floor | Fulmen µs | OpenMPI µs | Fulmen / OpenMPI | rounds |");
+    assert_eq!(
+        lines[0],
+        "| operation | memory | size | floor µs | Fulmen / floor | Fulmen µs | OpenMPI µs | Fulmen / OpenMPI | rounds |"
+    );
     assert_eq!(
         lines[2],
         "| all-reduce | registered | 8 B | 1.000 | **2.00** (1.50–2.00) | 2.000 | 6.000 | **0.38** (0.25–0.50) | far 1, near 2 |"
@@ -116,7 +122,10 @@ fn ratios_are_of_rounds_and_not_of_medians() {
     assert!(lines.iter().all(|line| columns(line) == columns(lines[0])), "{text}");
 
     let json: serde_json::Value = serde_json::from_str(&rows[0].json()).expect("JSON");
-    assert_eq!((&json["op"], &json["bytes"], &json["placements"]["near"]), (&"all-reduce".into(), &8.into(), &2.into()));
+    assert_eq!(
+        (&json["op"], &json["bytes"], &json["placements"]["near"]),
+        (&"all-reduce".into(), &8.into(), &2.into())
+    );
     assert_eq!(json["contenders"][2]["fulmen_ratio"]["median"], 0.375);
     assert!(json["contenders"][1]["fulmen_ratio"].is_null());
 }

@@ -21,18 +21,22 @@ const TRIALS: usize = 5;
 /// No fewer samples than these, however slow the case is.
 const FEWEST: usize = 7;
 
+/// Calls of a check, back to back, so that one which runs into the next shows.
+const CHECKED: u32 = 3;
+
 /// What lies in word `i` of a rank's buffer before a check.
 fn given(rank: usize, i: usize) -> f32 {
     ((rank + 1) * (i % 64)) as f32
 }
 
-/// What a call must leave in word `i` of the rank's output; `None` where it must leave what was there.
+/// What the calls of a check must leave in word `i` of the rank's output; `None` where it must leave what was there.
 fn expected(op: Op, rank: usize, ranks: usize, words: usize, i: usize) -> Option<f32> {
     let sum = |i: usize| (ranks * (ranks + 1) / 2 * (i % 64)) as f32;
     let share = words / ranks;
     match op {
         Op::P2p => (rank < 2).then(|| given(1 - rank, i)),
-        Op::AllReduce => Some(sum(i)),
+        // In place: each call multiplies the last one's sum by the number of ranks.
+        Op::AllReduce => Some(sum(i) * (ranks as f32).powi(CHECKED as i32 - 1)),
         Op::AllGather => Some(given(i / share, i % share)),
         Op::ReduceScatter => (i < share).then(|| sum(rank * share + i)),
         Op::Broadcast => Some(given(0, i)),
@@ -67,7 +71,7 @@ impl Rank {
         self.tell(seconds.to_bits()).into_iter().map(f64::from_bits).fold(0.0, f64::max)
     }
 
-    /// Makes one call on known numbers and counts, over all ranks, the words that came out wrong.
+    /// Makes calls on known numbers and counts, over all ranks, the words that came out wrong.
     fn check(&mut self, op: Op, bytes: usize, plan: Plan) -> u64 {
         let words = bytes / 4;
         for i in 0..words {
@@ -75,7 +79,9 @@ impl Rank {
             self.output.set(i, given(self.rank, i));
         }
         self.meet();
-        self.call(op, bytes, plan);
+        for _ in 0..CHECKED {
+            self.call(op, bytes, plan);
+        }
         self.meet();
         let (rank, ranks) = (self.rank, self.ranks);
         let want = |i| expected(op, rank, ranks, words, i).unwrap_or(given(rank, i));

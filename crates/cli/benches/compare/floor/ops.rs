@@ -112,48 +112,50 @@ impl Rank {
         }
     }
 
-    // Lines. Where all ranks exchange, two lines a rank in turn suffice: a rank that posts turn k has seen every peer's
-    // turn k - 1, so every peer has taken what the line held at turn k - 2.
+    // Lines. Where all ranks exchange, two places a rank in turn suffice: a rank that posts turn k has seen every peer's
+    // turn k - 1, so every peer has taken what the place held at turn k - 2. Two short messages share one line.
 
-    fn line(&self, rank: usize, turn: u64, depth: usize) -> &'static Line {
-        &self.shared.control.lines[rank][turn as usize % depth]
+    /// Where `rank` posts `words` words at `turn` when every rank posts: a line, and the first word in it.
+    fn place(&self, rank: usize, turn: u64, words: usize) -> (&'static Line, usize) {
+        let (lines, half) = (&self.shared.control.lines[rank], LINE_WORDS / 2);
+        let odd = turn as usize % 2;
+        if words <= half { (&lines[0], odd * half) } else { (&lines[odd], 0) }
     }
 
-    fn post_line(&self, line: &Line, from: Span, turn: u64) {
+    fn post(&self, (line, first): (&Line, usize), from: Span, turn: u64) {
         for i in 0..from.words() {
-            line.words[i].store(from.get(i).to_bits(), Ordering::Relaxed);
+            line.words[first + i].store(from.get(i).to_bits(), Ordering::Relaxed);
         }
         line.sequence.store(turn, Ordering::Release);
     }
 
-    fn take_line(&self, line: &Line, turn: u64, words: usize, mut with: impl FnMut(usize, f32)) {
+    fn take(&self, (line, first): (&Line, usize), turn: u64, words: usize, mut with: impl FnMut(usize, f32)) {
         self.wait(&line.sequence, turn);
         for i in 0..words {
-            with(i, f32::from_bits(line.words[i].load(Ordering::Relaxed)));
+            with(i, f32::from_bits(line.words[first + i].load(Ordering::Relaxed)));
         }
     }
 
     fn p2p_lines(&mut self, words: usize) {
         self.turn += 1;
         let (turn, input, output) = (self.turn, self.input.part(0, words), self.output);
-        let (mine, theirs) = (self.line(self.rank, 0, 1), self.line(1 - self.rank, 0, 1));
+        let lines = &self.shared.control.lines;
         if self.rank == 0 {
-            self.post_line(mine, input, turn);
+            self.post((&lines[0][0], 0), input, turn);
         }
-        self.take_line(theirs, turn, words, |i, value| output.set(i, value));
+        self.take((&lines[1 - self.rank][0], 0), turn, words, |i, value| output.set(i, value));
         if self.rank == 1 {
-            self.post_line(mine, input, turn);
+            self.post((&lines[1][0], 0), input, turn);
         }
     }
 
     fn all_reduce_lines(&mut self, words: usize) {
         self.turn += 1;
         let (turn, data) = (self.turn, self.output.part(0, words));
-        let mine = self.line(self.rank, turn, 2);
-        self.post_line(mine, data, turn);
-        let mut sum = [0f32; LINE_WORDS];
-        for r in 0..self.ranks {
-            self.take_line(self.line(r, turn, 2), turn, words, |i, value| sum[i] += value);
+        self.post(self.place(self.rank, turn, words), data, turn);
+        let mut sum: [f32; LINE_WORDS] = std::array::from_fn(|i| if i < words { data.get(i) } else { 0.0 });
+        for r in self.peers() {
+            self.take(self.place(r, turn, words), turn, words, |i, value| sum[i] += value);
         }
         (0..words).for_each(|i| data.set(i, sum[i]));
     }
@@ -161,32 +163,37 @@ impl Rank {
     fn all_gather_lines(&mut self, words: usize) {
         self.turn += 1;
         let (turn, share, output) = (self.turn, words / self.ranks, self.output);
-        self.post_line(self.line(self.rank, turn, 2), self.input.part(0, share), turn);
-        for r in 0..self.ranks {
-            self.take_line(self.line(r, turn, 2), turn, share, |i, value| output.set(r * share + i, value));
+        let mine = self.input.part(0, share);
+        self.post(self.place(self.rank, turn, share), mine, turn);
+        (0..share).for_each(|i| output.set(self.rank * share + i, mine.get(i)));
+        for r in self.peers() {
+            self.take(self.place(r, turn, share), turn, share, |i, value| output.set(r * share + i, value));
         }
     }
 
     fn reduce_scatter_lines(&mut self, words: usize) {
         self.turn += 1;
         let (turn, share) = (self.turn, words / self.ranks);
-        self.post_line(self.line(self.rank, turn, 2), self.input.part(0, words), turn);
-        let (mut sum, first) = ([0f32; LINE_WORDS], self.rank * share);
-        for r in 0..self.ranks {
-            self.take_line(self.line(r, turn, 2), turn, words, |i, value| sum[i] += value);
+        let (mine, first) = (self.input.part(0, words), self.rank * share);
+        self.post(self.place(self.rank, turn, words), mine, turn);
+        let mut sum: [f32; LINE_WORDS] = std::array::from_fn(|i| if i < share { mine.get(first + i) } else { 0.0 });
+        for r in self.peers() {
+            let (line, start) = self.place(r, turn, words);
+            self.take((line, start + first), turn, share, |i, value| sum[i] += value);
         }
-        (0..share).for_each(|i| self.output.set(i, sum[first + i]));
+        (0..share).for_each(|i| self.output.set(i, sum[i]));
     }
 
+    /// The root runs ahead of the others by as many messages as it has lines.
     fn broadcast_lines(&mut self, words: usize) {
         self.turn += 1;
         let (turn, data) = (self.turn, self.output.part(0, words));
-        let line = self.line(0, turn, SLOTS);
+        let line = &self.shared.control.lines[0][turn as usize % SLOTS];
         if self.rank == 0 {
             self.reclaim(turn);
-            self.post_line(line, data, turn);
+            self.post((line, 0), data, turn);
         } else {
-            self.take_line(line, turn, words, |i, value| data.set(i, value));
+            self.take((line, 0), turn, words, |i, value| data.set(i, value));
         }
         publish(&self.shared.control.taken[self.rank], turn);
     }
