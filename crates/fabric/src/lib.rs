@@ -2,10 +2,28 @@
 //!
 //! - [`bootstrap`]: ranks meet at a coordinator, prove that they belong together, exchange blobs and watch one another.
 //! - [`launch`]: what the environment of a process says about its rank.
+//! - [`Fabric`]: the ranks, connected.
+//! - [`Window`]: memory of every rank that all ranks map.
+//! - [`Fabric::wait`]: waiting with a deadline and an eye on the peers.
 #![forbid(unsafe_code)]
 
 pub mod bootstrap;
+mod driver;
+mod error;
+mod fabric;
+mod handshake;
 pub mod launch;
+mod liveness;
+mod map;
+mod options;
+mod wait;
+mod window;
 
 pub use bootstrap::{Coordinator, JoinConfig, JoinError, LossCause, LostRank, Secret, Session, SessionError};
+pub use error::{FabricError, LinkKind, Loss, OpName};
+pub use fabric::{Fabric, Providers, StartError};
 pub use launch::{Launch, LaunchError};
+pub use liveness::On;
+pub use map::RegionRef;
+pub use options::{DEFAULT_POOL, DEFAULT_TIMEOUT, FabricOptions, Flow, OptionsError, PollPolicy};
+pub use window::Window;

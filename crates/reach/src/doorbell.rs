@@ -10,8 +10,12 @@ use crate::shared::Shared;
 #[cfg_attr(target_os = "macos", path = "doorbell/macos.rs")]
 mod park;
 
+mod listen;
+
 #[cfg(test)]
 mod model;
+
+pub use listen::Listener;
 
 /// Two words in shared memory that a thread can wait on, whichever process rings: `sequence: u32`, which counts the
 /// rings, and `waiters: u32`, which counts who is parked.

@@ -27,7 +27,7 @@ mod wire;
 use std::time::{Duration, Instant};
 
 pub use address::NodeAddress;
-pub use doorbell::Doorbell;
+pub use doorbell::{Doorbell, Listener};
 pub use error::{ReachError, Refusal};
 pub use node::{Node, ShareKey};
 pub use peer::Peer;

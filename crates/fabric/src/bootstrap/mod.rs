@@ -7,6 +7,28 @@
 //! On a session, ranks exchange blobs ([`Session::all_gather`]) and meet ([`Session::barrier`]). The connection stays open as
 //! a liveness signal: when a rank's connection ends without a goodbye, all others are told at once.
 //!
+//! ```
+//! use std::time::Duration;
+//! use fulmen_fabric::bootstrap::{Coordinator, JoinConfig, Options, Secret, Session};
+//!
+//! let secret = Secret::generate()?;
+//! let coordinator = Coordinator::bind("127.0.0.1:0".parse()?, 2, secret.clone(), Options::default())?.serve()?;
+//! let join = |rank| JoinConfig {
+//!     coordinator: coordinator.local_addr(),
+//!     rank,
+//!     size: 2,
+//!     secret: secret.clone(),
+//!     deadline: Duration::from_secs(60),
+//! };
+//! // Each rank is a process of its own as a rule.
+//! let (zero, one) = (join(0), join(1));
+//! let other = std::thread::spawn(move || Session::join(&one).unwrap().all_gather(b"one", one.deadline));
+//! let blobs = Session::join(&zero)?.all_gather(b"zero", zero.deadline)?;
+//! assert_eq!(blobs, [&b"zero"[..], b"one"]);
+//! # assert_eq!(other.join().unwrap().unwrap(), blobs);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! # The bytes
 //!
 //! All integers are little-endian. A greeting of fixed size opens the connection, the same in every version of the protocol
@@ -45,6 +67,7 @@ mod message;
 mod peer;
 mod reader;
 mod secret;
+mod server;
 mod session;
 mod wire;
 mod world;
@@ -66,7 +89,8 @@ pub const MAX_RANKS: u32 = 4096;
 /// The longest blob, in bytes, that a rank can give to an all-gather: 16 MiB.
 pub const MAX_BLOB: usize = 16 << 20;
 
-/// How long a connection may take to greet the coordinator, prove itself and ask for its seat, unless [`Options`] say otherwise.
+/// How long a connection may take to greet the coordinator, prove itself and ask for its seat, unless [`Options`] say
+/// otherwise.
 pub const GREETING_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How a connection that stopped without hanging up is found. The coordinator's setting holds for the whole world.

@@ -272,3 +272,35 @@ impl Reader {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn waited(shared: &Shared) -> Option<Result<Vec<Vec<u8>>, Ending>> {
+        shared.wait_until(Instant::now(), |state| state.waiting.as_mut().and_then(Waiting::take_if_done))
+    }
+
+    #[test]
+    fn a_second_thread_does_not_mix_into_a_round() {
+        let shared = Shared::new(2);
+        assert_eq!(shared.begin(Round::Barrier, Instant::now()), Ok(0));
+        let busy = shared.begin(Round::AllGather, Instant::now());
+        assert_eq!(busy, Err(SessionError::Busy { op: Round::AllGather }));
+        shared.lock().waiting = None;
+        assert_eq!(shared.begin(Round::AllGather, Instant::now()), Ok(1));
+    }
+
+    #[test]
+    fn what_came_before_the_failure_still_counts() {
+        let shared = Shared::new(2);
+        shared.begin(Round::Barrier, Instant::now()).unwrap();
+        assert!(waited(&shared).is_none());
+        shared.close("it closed the connection");
+        assert!(matches!(waited(&shared), Some(Err(Ending::CoordinatorLost(_)))));
+        shared.lock().failure = Some(Failure::Left { rank: 1 });
+        assert!(matches!(waited(&shared), Some(Err(Ending::Failed(Failure::Left { rank: 1 })))));
+        shared.lock().waiting.as_mut().unwrap().released = true;
+        assert!(matches!(waited(&shared), Some(Ok(blobs)) if blobs.is_empty()));
+    }
+}

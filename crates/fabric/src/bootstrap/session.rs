@@ -38,8 +38,8 @@ pub struct JoinConfig {
     pub deadline: Duration,
 }
 
-/// A rank's place in its world. Dropping it says goodbye (and waits up to 2 s until that is heard); a process that ends
-/// without dropping it is lost to the others.
+/// A rank's place in its world. Dropping it says goodbye (and waits up to 2 s until that is heard). A process that ends
+/// without dropping it is lost to the others, and so is a thread that panics while it holds it.
 ///
 /// Every rank calls the same operations in the same order. The first failure is the last: after it, every operation on
 /// every rank ends with an error at once.
@@ -243,8 +243,10 @@ impl Drop for Link {
     fn drop(&mut self) {
         let Some(reader) = self.reader.take() else { return };
         let end = Instant::now() + FAREWELL;
-        let _ = self.write(&[&head(&ToCoordinator::Goodbye, 0)], end);
         let on_reader = reader.thread().id() == thread::current().id();
+        if !thread::panicking() {
+            let _ = self.write(&[&head(&ToCoordinator::Goodbye, 0)], end);
+        }
         let stream = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         // Closing with bytes unread would reset the connection and could take the goodbye back, so the coordinator ends it.
         let _ = stream.shutdown(Shutdown::Write);

@@ -1,1 +1,237 @@
+use std::collections::VecDeque;
+use std::thread;
 
+use fulmen_memory::{Exposed, Region};
+use proptest::prelude::*;
+
+use super::*;
+
+fn memory(capacity: usize) -> Exposed {
+    let size = Layout::new(capacity).size();
+    Region::alloc(size).unwrap().expose().unwrap()
+}
+
+fn ring(capacity: usize) -> (Producer, Consumer, Exposed) {
+    let memory = memory(capacity);
+    (Producer::new(memory.clone()).unwrap(), Consumer::new(memory.clone()).unwrap(), memory)
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Push(usize, u8),
+    /// A reservation that is given up after some bytes.
+    GiveUp(usize),
+    Pop,
+}
+
+fn steps(longest: usize) -> impl Strategy<Value = Vec<Step>> {
+    let len = prop_oneof![3 => 0..=INLINE + 8, 2 => 0..=longest, 1 => Just(longest)];
+    let step = prop_oneof![
+        4 => (len.clone(), any::<u8>()).prop_map(|(len, byte)| Step::Push(len, byte)),
+        1 => len.prop_map(Step::GiveUp),
+        4 => Just(Step::Pop),
+    ];
+    prop::collection::vec(step, 1..200)
+}
+
+fn payload(len: usize, seed: u8) -> Vec<u8> {
+    (0..len).map(|at| seed.wrapping_add(at as u8)).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn behaves_as_a_queue(capacity in prop_oneof![Just(256), Just(512), Just(4096)], cuts in any::<(u8, u8)>(),
+                          steps in steps(4096 / 2 - HEAD)) {
+        let (mut producer, mut consumer, _memory) = ring(capacity);
+        let mut model = VecDeque::new();
+        for step in steps {
+            match step {
+                Step::Push(len, seed) => {
+                    let len = len % (producer.max_frame() + 1);
+                    let bytes = payload(len, seed);
+                    let (one, other) = (cuts.0 as usize * len / 255, cuts.1 as usize * len / 255);
+                    let (one, other) = (one.min(other), one.max(other));
+                    let pushed = producer.try_push(&[&bytes[..one], &bytes[one..other], &bytes[other..]]).unwrap();
+                    // An empty ring takes every frame.
+                    prop_assert!(pushed || !model.is_empty());
+                    if pushed {
+                        model.push_back(bytes);
+                    }
+                }
+                Step::GiveUp(len) => {
+                    let len = len % (producer.max_frame() + 1);
+                    if let Some(mut room) = producer.reserve(len).unwrap() {
+                        room.write(&payload(len, 0xee));
+                    }
+                }
+                Step::Pop => {
+                    let popped = consumer.try_pop(|frame| frame.to_vec()).unwrap();
+                    prop_assert_eq!(popped, model.pop_front());
+                }
+            }
+        }
+        while let Some(expected) = model.pop_front() {
+            prop_assert_eq!(consumer.try_pop(|frame| frame.to_vec()).unwrap(), Some(expected));
+        }
+        prop_assert!(consumer.peek().unwrap().is_none());
+    }
+
+    /// Whatever the other process writes, both sides go on or end with an error.
+    #[test]
+    fn corrupt_bytes_do_no_harm(steps in steps(512 / 2 - HEAD), writes in prop::collection::vec((0usize..1024, any::<u64>(), any::<bool>()), 1..50)) {
+        let (mut producer, mut consumer, memory) = ring(512);
+        let mut writes = writes.into_iter().cycle();
+        for step in steps.into_iter().chain(std::iter::repeat_n(Step::Pop, 20)) {
+            let (at, word, plausible) = writes.next().unwrap();
+            let at = at % (memory.len() / 8) * 8;
+            // A head that passes the first look, or anything.
+            let word = if plausible { word & 0x3ff | (word >> 40 & 3 | 1 << 31) << 32 } else { word };
+            memory.write(at, &word.to_ne_bytes());
+            match step {
+                Step::Push(len, seed) => { let _ = producer.try_push(&[&payload(len, seed)]); }
+                Step::GiveUp(len) => { let _ = producer.reserve(len); }
+                Step::Pop => {
+                    let popped = consumer.try_pop(|frame| frame.to_vec());
+                    if let Ok(Some(bytes)) = popped {
+                        prop_assert!(bytes.len() <= producer.max_frame());
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn payload_that_looks_like_a_later_head_is_not_taken_for_one() {
+    let (mut producer, mut consumer, _memory) = ring(256);
+    // Every word of it is the head of an empty frame in one of the next laps.
+    for lap in 0..50u64 {
+        let words: Vec<u8> = (0..15).flat_map(|_| (((lap / 4 + 1) | 1 << 31) << 32).to_le_bytes()).collect();
+        assert!(producer.try_push(&[&words]).unwrap());
+        assert_eq!(consumer.try_pop(|frame| frame.to_vec()).unwrap(), Some(words));
+        assert!(producer.try_push(&[b"short"]).unwrap());
+        assert_eq!(consumer.try_pop(|frame| frame.to_vec()).unwrap().as_deref(), Some(&b"short"[..]));
+        assert!(consumer.peek().unwrap().is_none(), "a stale word was taken for a frame in round {lap}");
+    }
+}
+
+#[test]
+fn a_frame_of_one_line_is_in_one_line() {
+    let (mut producer, _consumer, memory) = ring(4096);
+    assert!(producer.try_push(&[&[0xff; INLINE]]).unwrap());
+    let mut bytes = vec![0; memory.len()];
+    memory.read(0, &mut bytes);
+    let touched: Vec<usize> =
+        bytes.chunks(LINE).enumerate().filter(|(_, line)| **line != [0; LINE]).map(|it| it.0).collect();
+    assert_eq!(touched, [SLOTS_AT / LINE]);
+}
+
+#[test]
+fn impossible_words_are_named() {
+    let (mut producer, mut consumer, memory) = ring(256);
+    while producer.try_push(&[b"frame"]).unwrap() {}
+    memory.write(0, &7u64.to_ne_bytes());
+    assert!(matches!(producer.try_push(&[b"frame"]), Err(RingError::Corrupt { .. })));
+    memory.write(0, &u64::MAX.to_ne_bytes());
+    assert!(matches!(producer.try_push(&[b"frame"]), Err(RingError::Corrupt { .. })));
+
+    let head = 1u64 << 63 | (consumer.try_pop(|frame| frame.len()).unwrap().unwrap() as u64);
+    assert_eq!(head as u32, 5);
+    memory.write(SLOTS_AT + LINE, &(1u64 << 63 | 121).to_ne_bytes());
+    assert!(matches!(consumer.peek(), Err(RingError::Corrupt { .. })));
+    memory.write(SLOTS_AT + LINE, &(1u64 << 63 | 120).to_ne_bytes());
+    assert_eq!(consumer.peek().unwrap().unwrap().len(), 120);
+}
+
+#[test]
+fn the_length_is_read_once() {
+    let (mut producer, mut consumer, memory) = ring(256);
+    assert!(producer.try_push(&[&[1; 40]]).unwrap());
+    let frame = consumer.peek().unwrap().unwrap();
+    memory.write(SLOTS_AT, &(1u64 << 63 | 0xffff_ffff).to_ne_bytes());
+    assert_eq!((frame.len(), frame.to_vec()), (40, vec![1; 40]));
+    frame.release();
+    assert!(producer.try_push(&[b"next"]).unwrap());
+    assert_eq!(consumer.try_pop(|frame| frame.to_vec()).unwrap().as_deref(), Some(&b"next"[..]));
+}
+
+#[test]
+fn exposed_memory_goes_in_and_out_across_the_end() {
+    let (mut producer, mut consumer, _memory) = ring(1024);
+    let source = Region::alloc(4096).unwrap().expose().unwrap();
+    let target = Region::alloc(4096).unwrap().expose().unwrap();
+    for round in 0..100usize {
+        let len = round * 37 % 480;
+        source.write(0, &payload(len, round as u8));
+        let mut room = producer.reserve(len + 3).unwrap().unwrap();
+        room.write(b"abc");
+        room.copy_from(&source.slice(0..len));
+        assert_eq!(room.left(), 0);
+        room.publish();
+        let frame = consumer.peek().unwrap().unwrap();
+        target.fill(0..4096, 0);
+        frame.copy_to(3, &target, 5, len);
+        frame.release();
+        let mut copied = vec![0; len + 1];
+        target.read(5, &mut copied);
+        assert_eq!(copied.split_last(), Some((&0, &payload(len, round as u8)[..])));
+    }
+}
+
+#[test]
+fn layouts_round_up_and_fit_only_themselves() {
+    assert_eq!(Layout::new(0).capacity(), 256);
+    assert_eq!(Layout::new(257).capacity(), 512);
+    assert_eq!(Layout::new(1 << 20).size(), (1 << 20) + SLOTS_AT);
+    let memory = memory(4096);
+    for (range, fits) in
+        [(0..4096 + 128, true), (0..4096, false), (8..4096 + 128, false), (0..64, false), (0..0, false)]
+    {
+        assert_eq!(Producer::new(memory.slice(range.clone())).is_ok(), fits, "{range:?}");
+        assert_eq!(Consumer::new(memory.slice(range.clone())).is_ok(), fits, "{range:?}");
+    }
+    let unaligned = Region::alloc(4096 + 256).unwrap().expose().unwrap().slice(8..8 + 4096 + 128);
+    assert!(matches!(Producer::new(unaligned), Err(RingError::Misfit { .. })));
+}
+
+#[test]
+#[should_panic(expected = "3 bytes unwritten")]
+fn a_frame_with_a_hole_is_not_published() {
+    let (mut producer, ..) = ring(256);
+    let mut room = producer.reserve(10).unwrap().unwrap();
+    room.write(b"seven b");
+    room.publish();
+}
+
+#[test]
+fn too_long_a_frame_is_refused_with_the_limit() {
+    let (mut producer, ..) = ring(256);
+    assert_eq!(producer.try_push(&[&[0; 121]]), Err(RingError::TooLong { len: 121, max: 120 }));
+    assert_eq!(producer.try_push(&[&[0; 120]]), Ok(true));
+}
+
+#[test]
+fn two_threads_pass_frames_in_order() {
+    let (mut producer, mut consumer, _memory) = ring(2048);
+    const FRAMES: usize = 20_000;
+    let sender = thread::spawn(move || {
+        for number in 0..FRAMES {
+            let bytes = payload(number * 7 % 900, number as u8);
+            while !producer.try_push(&[&bytes]).unwrap() {
+                thread::yield_now();
+            }
+        }
+    });
+    for number in 0..FRAMES {
+        let frame = loop {
+            match consumer.try_pop(|frame| frame.to_vec()).unwrap() {
+                Some(frame) => break frame,
+                None => thread::yield_now(),
+            }
+        };
+        assert_eq!(frame, payload(number * 7 % 900, number as u8), "frame {number}");
+    }
+    sender.join().unwrap();
+}

@@ -16,6 +16,11 @@ use fulmen_fabric::launch::Launch;
 /// A deadline that does not pass in a test that succeeds.
 pub const LONG: Duration = Duration::from_secs(60);
 
+/// Any free port.
+pub fn any_port() -> SocketAddr {
+    "127.0.0.1:0".parse().unwrap()
+}
+
 /// A coordinator with everything that happened to it.
 pub struct World {
     serving: Option<Serving>,
@@ -45,7 +50,7 @@ impl World {
         });
         let secret = Secret::generate().unwrap();
         let options = Options { on_event: Some(on_event), ..options };
-        let coordinator = Coordinator::bind("127.0.0.1:0".parse().unwrap(), size, secret.clone(), options).unwrap();
+        let coordinator = Coordinator::bind(any_port(), size, secret.clone(), options).unwrap();
         let serving = coordinator.serve().unwrap();
         World { address: serving.local_addr(), serving: Some(serving), size, secret, log }
     }
@@ -111,7 +116,7 @@ pub fn reserve_port() -> (OwnedFd, SocketAddr) {
     use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket, sockopt};
     let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
     sockopt::set_socket_reuseaddr(&socket, true).unwrap();
-    bind(&socket, &"127.0.0.1:0".parse::<SocketAddr>().unwrap()).unwrap();
+    bind(&socket, &any_port()).unwrap();
     let address = SocketAddr::try_from(getsockname(&socket).unwrap()).unwrap();
     (socket, address)
 }
@@ -186,7 +191,7 @@ const CHILD: &str = "FULMEN_TEST_CHILD_RANK";
 impl Child {
     pub fn start(world: &World, rank: u32) -> Child {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "child_rank", "--nocapture"])
+            .args(["--exact", "losses::child_rank", "--nocapture"])
             .env(CHILD, "1")
             .env("FULMEN_RANK", rank.to_string())
             .env("FULMEN_SIZE", world.size.to_string())

@@ -1,0 +1,304 @@
+//! The coordinator's thread: it waits for all its connections at once and hands what they say to the world.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::TcpListener;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use super::Heartbeat;
+use super::coordinator::{Event, Options};
+use super::greeting::after;
+use super::message::{LossCause, Refusal, ToCoordinator};
+use super::peer::{Heard, Peer, Stage};
+use super::secret::{Nonces, Secret};
+use super::wire::Frame;
+use super::world::{Violation, World};
+
+/// How long the coordinator accepts nothing after the system refused it a connection, for want of descriptors mostly.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// The coordinator looks at its clock at least this often.
+const LONGEST_TURN: Duration = Duration::from_secs(3600);
+/// The most connections that are accepted before those that are there have their turn.
+const ACCEPT_TURN: usize = 64;
+/// The most connections without a seat, beyond one for each rank.
+const SPARE_CONNECTIONS: usize = 16;
+
+pub(super) struct Server {
+    world: World,
+    listener: TcpListener,
+    secret: Secret,
+    nonces: Nonces,
+    options: Options,
+    /// By number in order of arrival, so that the first without a seat is the oldest.
+    peers: BTreeMap<u64, Peer>,
+    next_id: u64,
+    by_rank: Vec<Option<u64>>,
+    accept_after: Option<Instant>,
+}
+
+impl Server {
+    pub fn new(listener: TcpListener, world: World, secret: Secret, nonces: Nonces, options: Options) -> Server {
+        let by_rank = vec![None; world.size() as usize];
+        Server {
+            world,
+            listener,
+            secret,
+            nonces,
+            options,
+            peers: BTreeMap::new(),
+            next_id: 0,
+            by_rank,
+            accept_after: None,
+        }
+    }
+
+    /// Serves until the other end of `stopped` is shut down.
+    pub fn run(mut self, stopped: &UnixStream) {
+        let mut scratch = vec![0; 64 << 10];
+        let mut last = Instant::now();
+        loop {
+            let Some((accept, ready)) = self.wait(stopped) else { return };
+            let now = Instant::now();
+            if accept {
+                self.accept(now);
+            }
+            for id in ready {
+                self.serve_peer(id, now, &mut scratch);
+                self.deliver();
+            }
+            self.look_at_clock(now, now - last);
+            self.deliver();
+            last = now;
+        }
+    }
+
+    /// Waits for something to do; `None` is the end.
+    fn wait(&mut self, stopped: &UnixStream) -> Option<(bool, Vec<u64>)> {
+        let now = Instant::now();
+        let mut timeout = self.options.heartbeat.every.min(LONGEST_TURN);
+        let unseated = self.peers.values().filter(|peer| peer.rank().is_none()).map(|peer| peer.until);
+        for until in unseated.chain(self.accept_after) {
+            timeout = timeout.min(until.saturating_duration_since(now));
+        }
+        // Rounded up, so that a time that has almost come does not turn the wait into a spin.
+        let timeout = timeout + Duration::from_millis(1);
+        let timeout = Timespec { tv_sec: timeout.as_secs() as _, tv_nsec: timeout.subsec_nanos() as _ };
+
+        let listen = if self.accept_after.is_some() { PollFlags::empty() } else { PollFlags::IN };
+        let mut fds = vec![PollFd::new(stopped, PollFlags::IN), PollFd::new(&self.listener, listen)];
+        for peer in self.peers.values() {
+            let write = if peer.wants_to_write() { PollFlags::OUT } else { PollFlags::empty() };
+            fds.push(PollFd::new(&peer.stream, PollFlags::IN | write));
+        }
+        match poll(&mut fds, Some(&timeout)) {
+            Ok(_) => {}
+            Err(Errno::INTR) => return Some((false, Vec::new())),
+            Err(error) => {
+                tracing::error!(%error, "the coordinator cannot wait for its connections and ends");
+                return None;
+            }
+        }
+        if !fds[0].revents().is_empty() {
+            return None;
+        }
+        let accept = !fds[1].revents().is_empty();
+        let ready = fds[2..].iter().zip(self.peers.keys()).filter(|(fd, _)| !fd.revents().is_empty());
+        Some((accept, ready.map(|(_, id)| *id).collect()))
+    }
+
+    fn accept(&mut self, now: Instant) {
+        for _ in 0..ACCEPT_TURN {
+            match self.listener.accept() {
+                Ok((stream, address)) => {
+                    self.make_room();
+                    match Peer::new(stream, address, after(self.options.greeting)) {
+                        Ok(peer) => {
+                            self.peers.insert(self.next_id, peer);
+                            self.next_id += 1;
+                        }
+                        Err(error) => tracing::debug!(%address, %error, "a connection ended before it began"),
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) => {
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "the coordinator cannot accept connections for a moment");
+                    self.accept_after = Some(now + ACCEPT_PAUSE);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// The oldest connection without a seat makes way: a rank takes its seat in moments, so it is the least likely to be one.
+    fn make_room(&mut self) {
+        let unseated = self.peers.iter().filter(|(_, peer)| peer.rank().is_none());
+        let (count, oldest) = unseated.fold((0, None), |(count, oldest), (id, _)| (count + 1, oldest.or(Some(*id))));
+        if count >= self.by_rank.len() + SPARE_CONNECTIONS
+            && let Some(id) = oldest
+        {
+            self.give_up_on(id);
+        }
+    }
+
+    fn give_up_on(&mut self, id: u64) {
+        if let Some(peer) = self.peers.remove(&id)
+            && !matches!(peer.stage, Stage::Draining)
+        {
+            self.tell(Event::Refused { from: peer.address, refusal: Refusal::TooSlow });
+        }
+    }
+
+    fn serve_peer(&mut self, id: u64, now: Instant, scratch: &mut [u8]) {
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        peer.flush();
+        match peer.hear(&self.secret, &mut self.nonces, scratch) {
+            Heard::Frames(frames) => {
+                self.act_on(id, frames, now);
+            }
+            Heard::Refused(refusal) => self.refuse(id, refusal, now),
+            Heard::Ended(frames, cause) => {
+                // A goodbye among the frames makes the end a good one.
+                if self.act_on(id, frames, now) {
+                    self.end(id, cause);
+                }
+            }
+        }
+    }
+
+    /// Acts on what a peer said; `false` if it is gone or refused afterwards.
+    fn act_on(&mut self, id: u64, frames: Vec<Frame>, now: Instant) -> bool {
+        for frame in frames {
+            let Some(peer) = self.peers.get(&id) else { return false };
+            let message = frame.message::<ToCoordinator>();
+            let Some(rank) = peer.rank() else {
+                match message {
+                    Ok(ToCoordinator::Join { rank, size, pid }) => self.join(id, rank, size, pid, now),
+                    Ok(_) => self.refuse(id, Refusal::Violation("it did not ask for a seat".into()), now),
+                    Err(error) => self.refuse(id, Refusal::Violation(error.to_string()), now),
+                }
+                continue;
+            };
+            let done = match message {
+                Ok(ToCoordinator::Contribute { number, round }) => {
+                    self.world.contribute(rank, number, round, frame.body)
+                }
+                Ok(ToCoordinator::GiveUp { number }) => self.world.give_up(rank, number),
+                Ok(ToCoordinator::Pong) => Ok(()),
+                Ok(ToCoordinator::Goodbye) => {
+                    self.world.leave(rank);
+                    self.by_rank[rank as usize] = None;
+                    self.peers.remove(&id);
+                    return false;
+                }
+                Ok(ToCoordinator::Join { .. }) => Err(Violation("asked for a second seat")),
+                Err(_) => Err(Violation("sent a message that cannot be read")),
+            };
+            if let Err(Violation(what)) = done {
+                self.end(id, LossCause::Violation(what.into()));
+                return false;
+            }
+        }
+        self.peers.contains_key(&id)
+    }
+
+    fn join(&mut self, id: u64, rank: u32, size: u32, pid: u32, now: Instant) {
+        let silence_ms = u64::try_from(self.options.heartbeat.silence.as_millis()).unwrap_or(u64::MAX);
+        match self.world.join(rank, size, pid, silence_ms) {
+            Ok(()) => {
+                self.by_rank[rank as usize] = Some(id);
+                if let Some(peer) = self.peers.get_mut(&id) {
+                    peer.seat(rank);
+                }
+            }
+            Err(refusal) => self.refuse(id, refusal, now),
+        }
+    }
+
+    fn refuse(&mut self, id: u64, refusal: Refusal, now: Instant) {
+        if let Some(peer) = self.peers.get_mut(&id) {
+            peer.refuse(&refusal, now);
+            let from = peer.address;
+            self.tell(Event::Refused { from, refusal });
+        }
+    }
+
+    fn end(&mut self, id: u64, cause: LossCause) {
+        if let Some(peer) = self.peers.remove(&id)
+            && let Some(rank) = peer.rank()
+        {
+            self.by_rank[rank as usize] = None;
+            self.world.lose(rank, cause);
+        }
+    }
+
+    fn look_at_clock(&mut self, now: Instant, step: Duration) {
+        if self.accept_after.is_some_and(|after| after <= now) {
+            self.accept_after = None;
+        }
+        let Heartbeat { every, silence } = self.options.heartbeat;
+        // Time in which this process did not run is nobody's silence.
+        let step = step.min(every.min(LONGEST_TURN) * 2);
+        let (mut late, mut silent) = (Vec::new(), Vec::new());
+        for (id, peer) in &mut self.peers {
+            if peer.rank().is_none() {
+                if peer.until <= now {
+                    late.push(*id);
+                }
+                continue;
+            }
+            peer.silent += step;
+            if peer.silent >= silence {
+                silent.push((*id, peer.silent.as_millis() as u64));
+            } else if peer.silent >= every && !peer.pinged {
+                peer.ping();
+            }
+        }
+        for id in late {
+            self.give_up_on(id);
+        }
+        for (id, ms) in silent {
+            self.end(id, LossCause::Silent(ms));
+        }
+    }
+
+    /// Hands out what the world wants to say.
+    fn deliver(&mut self) {
+        let mut touched = Vec::new();
+        for (rank, bytes) in std::mem::take(&mut self.world.outbox) {
+            if let Some(id) = self.by_rank[rank as usize]
+                && let Some(peer) = self.peers.get_mut(&id)
+            {
+                peer.send(bytes);
+                touched.push(id);
+            }
+        }
+        touched.sort_unstable();
+        touched.dedup();
+        for id in touched {
+            if let Some(peer) = self.peers.get_mut(&id) {
+                peer.flush();
+            }
+        }
+        for event in std::mem::take(&mut self.world.events) {
+            self.tell(event);
+        }
+    }
+
+    fn tell(&self, event: Event) {
+        match &event {
+            Event::Refused { from, refusal } => tracing::warn!(%from, %refusal, "the coordinator refused a connection"),
+            Event::Lost(lost) => tracing::warn!(%lost, "a rank was lost"),
+            Event::Failed(failure) => tracing::warn!(%failure, "the world failed"),
+            other => tracing::debug!(event = ?other, "the coordinator's world changed"),
+        }
+        if let Some(on_event) = &self.options.on_event {
+            on_event(&event);
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! What can go wrong between ranks.
+
+use std::fmt;
+use std::time::Duration;
+
+use fulmen_memory::{PoolError, RegionError};
+use fulmen_reach::ReachError;
+
+use crate::bootstrap::{LossCause, SessionError};
+
+/// The name of an operation, as errors show it: `recv`, `all_reduce`.
+pub type OpName = &'static str;
+
+/// What connects two ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum LinkKind {
+    /// Memory that both ranks map.
+    SharedMemory,
+    /// An RDMA device.
+    Device,
+}
+
+impl fmt::Display for LinkKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            LinkKind::SharedMemory => "shared memory",
+            LinkKind::Device => "device",
+        })
+    }
+}
+
+/// How a rank was lost.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Loss {
+    /// Its process ended: its end of the connection between the two processes hung up.
+    #[error("its process ended")]
+    Ended,
+    /// It closed its fabric.
+    #[error("it has left")]
+    Left,
+    /// The coordinator lost it.
+    #[error("{0}")]
+    Session(LossCause),
+    /// It sent what the protocol does not allow, or the link to it failed.
+    #[error("the link broke: {0}")]
+    Broken(String),
+}
+
+/// Why an operation between ranks did not finish.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FabricError {
+    /// A rank that the operation depends on was lost.
+    #[error("{op}: rank {rank} was lost ({link}): {cause}; see its output")]
+    PeerLost {
+        /// The lost rank.
+        rank: u32,
+        /// What connected it.
+        link: LinkKind,
+        /// The operation.
+        op: OpName,
+        /// How it was lost.
+        cause: Loss,
+    },
+    /// The deadline passed.
+    #[error("{op}: waited {waited:.1?} for {} ({link}): see what they do, or wait longer (FULMEN_TIMEOUT)", Ranks(.missing))]
+    TimedOut {
+        /// The operation.
+        op: OpName,
+        /// What connects them.
+        link: LinkKind,
+        /// How long it waited.
+        waited: Duration,
+        /// The ranks that it waited for.
+        missing: Vec<u32>,
+    },
+    /// The message was longer than the memory that was to receive it. Nothing beyond that memory was written.
+    #[error(
+        "{op}: the message from rank {rank} ({link}) has {len} bytes and the receive takes {room}: receive into at least {len} bytes"
+    )]
+    Truncated {
+        /// The operation.
+        op: OpName,
+        /// The sender.
+        rank: u32,
+        /// What connects it.
+        link: LinkKind,
+        /// Bytes of the message.
+        len: u64,
+        /// Bytes that the receive takes.
+        room: u64,
+    },
+    /// The receiver had less room than the message has bytes.
+    #[error(
+        "{op}: rank {rank} ({link}) receives this message of {len} bytes into less memory: let both agree on the length"
+    )]
+    Refused {
+        /// The operation.
+        op: OpName,
+        /// The receiver.
+        rank: u32,
+        /// What connects it.
+        link: LinkKind,
+        /// Bytes of the message.
+        len: u64,
+    },
+    /// The sender gave up in the middle of the message.
+    #[error("{op}: rank {rank} ({link}) gave up sending this message: see its output")]
+    Cancelled {
+        /// The operation.
+        op: OpName,
+        /// The sender.
+        rank: u32,
+        /// What connects it.
+        link: LinkKind,
+    },
+    /// There is no such rank to talk to.
+    #[error("{op}: rank {rank} is no other rank of {size}: name one from 0 to {}, and not this one", .size - 1)]
+    NoSuchRank {
+        /// The operation.
+        op: OpName,
+        /// The rank that was named.
+        rank: u32,
+        /// The number of ranks.
+        size: u32,
+    },
+    /// Ranks do not map one another's memory here.
+    #[error(
+        "{op}: ranks do not map one another's memory in this world (a device profile is set, or they are on several hosts)"
+    )]
+    NoWindows {
+        /// The operation.
+        op: OpName,
+    },
+    /// A peer's reference to memory does not fit the memory that it names.
+    #[error("{op}: rank {rank} named {len} bytes at {offset} of a region of {region} bytes")]
+    OutOfBounds {
+        /// The operation.
+        op: OpName,
+        /// The rank.
+        rank: u32,
+        /// Where the bytes should start.
+        offset: u64,
+        /// How many there should be.
+        len: u64,
+        /// Bytes of the region.
+        region: u64,
+    },
+    /// Ranks called a collective operation with different arguments.
+    #[error("{op}: rank {rank} asked for {theirs} and this rank for {ours}: call it alike on all ranks")]
+    Mismatch {
+        /// The operation.
+        op: OpName,
+        /// The rank that differs.
+        rank: u32,
+        /// What this rank asked for.
+        ours: String,
+        /// What it asked for.
+        theirs: String,
+    },
+    /// A rank could not do its part of a collective operation.
+    #[error("{op}: rank {rank} failed: {problem}")]
+    PeerFailed {
+        /// The operation.
+        op: OpName,
+        /// The rank.
+        rank: u32,
+        /// What it said.
+        problem: String,
+    },
+    /// A peer's memory could not be mapped, or this rank's not shared.
+    #[error("{op}: no memory of rank {rank}: {cause}")]
+    Reach {
+        /// The operation.
+        op: OpName,
+        /// The rank.
+        rank: u32,
+        /// Why.
+        cause: std::sync::Arc<ReachError>,
+    },
+    /// There is no memory for it.
+    #[error("{op}: {cause}")]
+    Memory {
+        /// The operation.
+        op: OpName,
+        /// Why.
+        cause: std::sync::Arc<RegionError>,
+    },
+    /// The pool has no room.
+    #[error("{op}: {cause} (FULMEN_POOL sets the pool's size)")]
+    Pool {
+        /// The operation.
+        op: OpName,
+        /// Why.
+        cause: std::sync::Arc<PoolError>,
+    },
+    /// Ranks could not agree through the coordinator.
+    #[error("{op}: {cause}")]
+    Session {
+        /// The operation.
+        op: OpName,
+        /// Why.
+        cause: SessionError,
+    },
+}
+
+/// Ranks in an error's text.
+pub(crate) struct Ranks<'a>(pub &'a [u32]);
+
+impl fmt::Display for Ranks<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN: usize = 16;
+        f.write_str(if self.0.len() == 1 { "rank " } else { "ranks " })?;
+        for (index, rank) in self.0.iter().take(SHOWN).enumerate() {
+            write!(f, "{}{rank}", if index == 0 { "" } else { ", " })?;
+        }
+        match self.0.len().checked_sub(SHOWN) {
+            Some(more @ 1..) => write!(f, " and {more} more"),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! Starting a fabric.
+
+use std::fmt;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use fulmen_memory::{Block, Pool, Region, RegionError};
+use fulmen_reach::{Node, ReachError};
+use fulmen_verbs::Device;
+
+use crate::bootstrap::{Session, SessionError};
+use crate::driver::{Parker, reach};
+use crate::error::LinkKind;
+use crate::handshake::{self, Hello, ReachHello, Settings};
+use crate::liveness::Life;
+use crate::map::Neighbours;
+use crate::{FabricError, FabricOptions, Loss, PollPolicy};
+
+/// What the links of a fabric can run over.
+#[derive(Default)]
+pub struct Providers {
+    /// This process, as others of the host find it: for windows.
+    pub node: Option<Node>,
+    /// Devices, opened.
+    pub devices: Vec<Arc<dyn Device>>,
+}
+
+/// Why a fabric did not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// Ranks could not exchange what they need to know of one another.
+    #[error("the ranks could not agree on how to connect: {0}")]
+    Session(#[from] SessionError),
+    /// A rank was built from another version of the protocol.
+    #[error(
+        "rank {rank} speaks version {theirs} of the fabric and this rank version {ours}: build all from one release"
+    )]
+    Version {
+        /// The rank.
+        rank: u32,
+        /// Its version.
+        theirs: u16,
+        /// The version spoken here.
+        ours: u16,
+    },
+    /// A rank's message cannot be read.
+    #[error("what rank {rank} said cannot be read: build all ranks from one release")]
+    Garbled {
+        /// The rank.
+        rank: u32,
+    },
+    /// Ranks were started with different options.
+    #[error(
+        "the ranks disagree on the {what}: rank 0 has {ours} and rank {rank} has {theirs}: start all of them alike"
+    )]
+    Disagree {
+        /// What they disagree on.
+        what: &'static str,
+        /// What rank 0 has.
+        ours: String,
+        /// The first rank that differs from it.
+        rank: u32,
+        /// What that one has.
+        theirs: String,
+    },
+    /// Options that make no sense.
+    #[error("the options are impossible: {0}")]
+    Options(&'static str),
+    /// A peer cannot be reached.
+    #[error("rank {rank} cannot be reached: {cause}")]
+    Reach {
+        /// The peer.
+        rank: u32,
+        /// Why.
+        cause: ReachError,
+    },
+    /// This rank's memory cannot be shared.
+    #[error("this rank's memory cannot be shared: {0}")]
+    Share(ReachError),
+    /// There is no memory.
+    #[error("no memory for {what}: {cause}")]
+    Memory {
+        /// What it was for.
+        what: &'static str,
+        /// Why.
+        cause: RegionError,
+    },
+    /// Another rank did not start.
+    #[error("rank {rank} could not start: {problem}")]
+    PeerFailed {
+        /// The rank.
+        rank: u32,
+        /// What it said.
+        problem: String,
+    },
+}
+
+/// The ranks of a program, connected. A clone is another handle; with the last one, this rank leaves.
+#[derive(Clone)]
+pub struct Fabric {
+    pub(crate) inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) rank: u32,
+    pub(crate) size: u32,
+    pub(crate) poll: PollPolicy,
+    pub(crate) life: Arc<Life>,
+    pub(crate) parker: Box<dyn Parker>,
+    pub(crate) session: Session,
+    pub(crate) pool: Pool,
+    /// The other ranks' memory, where ranks map it.
+    pub(crate) neighbours: Option<Neighbours>,
+    timeout: Duration,
+}
+
+impl Fabric {
+    /// Connects the ranks of a session. Collective: every rank calls it, with options that agree.
+    ///
+    /// Where options ask for windows and there is a node, ranks map one another's memory, which needs them on one host.
+    /// Returns within the options' timeout, and up to 5 s for the coordinator's verdict.
+    ///
+    /// # Errors
+    /// [`StartError`], which names the rank that is different or cannot be reached.
+    pub fn start(session: Session, options: FabricOptions, providers: Providers) -> Result<Fabric, StartError> {
+        check(&options)?;
+        let (rank, size) = (session.rank(), session.size());
+        let deadline = Instant::now() + options.timeout;
+        let left = || deadline.saturating_duration_since(Instant::now());
+        let node = providers.node.filter(|_| options.windows);
+
+        let memory = |what| move |cause| StartError::Memory { what, cause };
+        let pool = Region::alloc(options.pool).map_err(memory("the pool (FULMEN_POOL sets its size)"))?;
+        let control = reach::control_region().map_err(memory("the control region"))?;
+        let control_memory = control.expose().map_err(memory("the control region"))?;
+        let control_key = node.as_ref().map(|node| node.share(&control)).transpose().map_err(StartError::Share)?;
+
+        let hello = Hello {
+            build: env!("CARGO_PKG_VERSION").to_owned(),
+            settings: Settings { windows: node.is_some(), profile: options.profile.clone(), flow: options.flow },
+            reach: node.as_ref().zip(control_key).map(|(node, control)| ReachHello {
+                node: node.address().to_bytes().to_vec(),
+                control: control.to_u64(),
+            }),
+        };
+        let blobs = session.all_gather(&hello.to_bytes(), left())?;
+        let hellos = handshake::agree(&blobs)?;
+
+        let bell = reach::doorbell(&control_memory);
+        let life = Arc::new(Life::new(size, Box::new(bell.clone())));
+        let neighbours = node.map(|node| Neighbours::meet(node, rank, &hellos, &pool, &life, left())).transpose();
+        // All hear whether all succeeded, so that nobody waits for a rank that gave up.
+        let problem = neighbours.as_ref().err().map(ToString::to_string).unwrap_or_default();
+        let verdicts = session.all_gather(problem.as_bytes(), left());
+        let neighbours = neighbours?;
+        for (rank, problem) in (0..).zip(verdicts?) {
+            if !problem.is_empty() {
+                let problem = String::from_utf8_lossy(&problem).into_owned();
+                return Err(StartError::PeerFailed { rank, problem });
+            }
+        }
+        if let (Some(node), Some(key)) = (neighbours.as_ref().map(Neighbours::node), control_key) {
+            // Everybody has mapped it.
+            node.unshare(key);
+        }
+        let weak: Weak<Life> = Arc::downgrade(&life);
+        session.on_lost(move |lost| {
+            if let Some(life) = weak.upgrade() {
+                life.lose(lost.rank, Loss::Session(lost.cause.clone()));
+            }
+        });
+        let pool = Pool::new(&pool).map_err(memory("the pool"))?;
+        let poll = options.poll.unwrap_or_else(|| PollPolicy::for_ranks(size));
+        let timeout = options.timeout;
+        let parker = Box::new(bell);
+        let inner = Inner { rank, size, poll, life, parker, session, pool, neighbours, timeout };
+        Ok(Fabric { inner: Arc::new(inner) })
+    }
+
+    /// This rank, from 0.
+    #[must_use]
+    pub fn rank(&self) -> u32 {
+        self.inner.rank
+    }
+
+    /// How many ranks there are.
+    #[must_use]
+    pub fn size(&self) -> u32 {
+        self.inner.size
+    }
+
+    /// A random number that is the same on all ranks of this world and on no other.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.inner.session.generation()
+    }
+
+    /// How threads of this rank wait.
+    #[must_use]
+    pub fn poll_policy(&self) -> PollPolicy {
+        self.inner.poll
+    }
+
+    /// The deadline for operations whose caller has no wish: 60 s, or what the options say.
+    #[must_use]
+    pub fn timeout(&self) -> Duration {
+        self.inner.timeout
+    }
+
+    /// What connects this rank with the others.
+    #[must_use]
+    pub fn link_kind(&self) -> LinkKind {
+        self.inner.link_kind()
+    }
+
+    /// How a rank was lost, if it was.
+    #[must_use]
+    pub fn loss(&self, rank: u32) -> Option<Loss> {
+        self.inner.life.loss(rank)
+    }
+
+    /// Memory for users' blocks: shared with the other ranks where ranks map one another's memory.
+    #[must_use]
+    pub fn pool(&self) -> &Pool {
+        &self.inner.pool
+    }
+
+    /// A block of the pool, of `len` bytes.
+    ///
+    /// # Errors
+    /// [`FabricError::Pool`] if the pool has no room for it.
+    pub fn alloc(&self, len: usize) -> Result<Block, FabricError> {
+        self.inner.pool.take(len).map_err(|cause| FabricError::Pool { op: "alloc", cause: Arc::new(cause) })
+    }
+}
+
+impl Inner {
+    pub(crate) fn link_kind(&self) -> LinkKind {
+        if self.neighbours.is_some() { LinkKind::SharedMemory } else { LinkKind::Device }
+    }
+
+    /// Refuses a rank that is none, or this one.
+    pub(crate) fn check_peer(&self, op: crate::OpName, rank: u32) -> Result<(), FabricError> {
+        if rank >= self.size || rank == self.rank {
+            return Err(FabricError::NoSuchRank { op, rank, size: self.size });
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Fabric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fabric").field("rank", &self.rank()).field("size", &self.size()).finish_non_exhaustive()
+    }
+}
+
+fn check(options: &FabricOptions) -> Result<(), StartError> {
+    if !(256..=65_536).contains(&options.flow.frame) {
+        return Err(StartError::Options("a frame has 256 to 65536 bytes"));
+    }
+    if !(16..=1024).contains(&options.flow.credits) {
+        return Err(StartError::Options("a link has 16 to 1024 credits"));
+    }
+    Ok(())
+}

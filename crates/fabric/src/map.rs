@@ -1,0 +1,205 @@
+//! The memory of other ranks, mapped here.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use fulmen_memory::{Exposed, Region};
+use fulmen_reach::{Doorbell, Node, NodeAddress, Peer, ReachError, ShareKey};
+
+use crate::driver::reach;
+use crate::handshake::Hello;
+use crate::liveness::Life;
+use crate::{Fabric, FabricError, Loss, OpName, StartError};
+
+/// How long a peer's answer to a request for its memory may take. Its node answers from a thread of its own; a process
+/// that is stopped does not.
+const MAP_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Bytes in the memory that a rank shares, as that rank tells others to find them: [`Fabric::region_ref`],
+/// [`Fabric::map`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RegionRef {
+    /// The region's key, of the rank that shares it.
+    pub key: u64,
+    /// The first byte's place in the region.
+    pub offset: u64,
+    /// How many bytes.
+    pub len: u64,
+}
+
+/// The other ranks of this host.
+pub(crate) struct Neighbours {
+    node: Node,
+    /// By rank; `None` for this one.
+    peers: Vec<Option<Neighbour>>,
+    /// The keys of this rank's own regions, by their ids. The pool's is the first.
+    keys: RwLock<Vec<(u64, ShareKey)>>,
+}
+
+struct Neighbour {
+    peer: Arc<Peer>,
+    bell: Doorbell,
+    /// Regions by key. One that is mapped stays mapped until it is forgotten: the next message comes out of the same.
+    regions: RwLock<Vec<(u64, Exposed)>>,
+}
+
+impl Neighbours {
+    /// Connects to all other ranks, maps their control regions, shares this rank's pool and has losses noted in `life`.
+    pub(crate) fn meet(
+        node: Node,
+        rank: u32,
+        hellos: &[Hello],
+        pool: &Region,
+        life: &Arc<Life>,
+        timeout: Duration,
+    ) -> Result<Neighbours, StartError> {
+        let deadline = Instant::now() + timeout;
+        let left = || deadline.saturating_duration_since(Instant::now());
+        let pool_key = node.share(pool).map_err(StartError::Share)?;
+        let addresses = (0..).zip(hellos).map(|(rank, hello)| address(rank, hello)).collect::<Result<Vec<_>, _>>()?;
+
+        let ranks: HashMap<NodeAddress, u32> = addresses.iter().map(|(address, _)| *address).zip(0..).collect();
+        let weak = Arc::downgrade(life);
+        node.on_death(Box::new(move |address| {
+            if let (Some(rank), Some(life)) = (ranks.get(address), weak.upgrade()) {
+                life.lose(*rank, Loss::Ended);
+            }
+        }));
+
+        let mut peers = Vec::with_capacity(addresses.len());
+        for (other, (address, control)) in (0..).zip(&addresses) {
+            if other == rank {
+                peers.push(None);
+                continue;
+            }
+            let failed = |cause| StartError::Reach { rank: other, cause };
+            let peer = node.connect(address, left()).map_err(failed)?;
+            let control = peer.map(*control, left()).map_err(failed)?;
+            let memory = |cause| StartError::Memory { what: "a peer's control region", cause };
+            let control = control.expose().map_err(memory)?;
+            if control.len() < reach::control_len() {
+                return Err(StartError::Garbled { rank: other });
+            }
+            if !peer.is_alive() {
+                // It may have died before the callback stood.
+                life.lose(other, Loss::Ended);
+            }
+            let bell = reach::doorbell(&control);
+            peers.push(Some(Neighbour { peer, bell, regions: RwLock::default() }));
+        }
+        let keys = RwLock::new(vec![(pool.id(), pool_key)]);
+        Ok(Neighbours { node, peers, keys })
+    }
+
+    pub(crate) fn node(&self) -> &Node {
+        &self.node
+    }
+
+    /// Wakes a rank. Nothing for this one or none.
+    #[inline]
+    pub(crate) fn ring(&self, rank: u32) {
+        if let Some(Some(neighbour)) = self.peers.get(rank as usize) {
+            neighbour.bell.notify();
+        }
+    }
+
+    /// Shares a region of this rank, and remembers the key for references to its bytes.
+    pub(crate) fn share(&self, region: &Region) -> Result<ShareKey, ReachError> {
+        let key = self.node.share(region)?;
+        self.keys.write().unwrap_or_else(PoisonError::into_inner).push((region.id(), key));
+        Ok(key)
+    }
+
+    pub(crate) fn unshare(&self, key: ShareKey) {
+        self.node.unshare(key);
+        self.keys.write().unwrap_or_else(PoisonError::into_inner).retain(|(_, known)| *known != key);
+    }
+
+    pub(crate) fn reference(&self, memory: &Exposed) -> Option<RegionRef> {
+        let id = memory.region().id();
+        let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
+        let (_, key) = keys.iter().find(|(known, _)| *known == id)?;
+        Some(RegionRef { key: key.to_u64(), offset: memory.offset() as u64, len: memory.len() as u64 })
+    }
+
+    /// A whole region of a peer, mapped.
+    pub(crate) fn region(&self, op: OpName, rank: u32, key: u64, timeout: Duration) -> Result<Exposed, FabricError> {
+        let neighbour = self.peers[rank as usize].as_ref().expect("a rank that was checked to be another one");
+        let known = neighbour.regions.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, region)) = known.iter().find(|(known, _)| *known == key) {
+            return Ok(region.clone());
+        }
+        drop(known);
+        let failed = |cause| FabricError::Reach { op, rank, cause: Arc::new(cause) };
+        let region = neighbour.peer.map(ShareKey::from_u64(key), timeout.min(MAP_TIMEOUT)).map_err(failed)?;
+        let region = region.expose().map_err(|cause| FabricError::Memory { op, cause: Arc::new(cause) })?;
+        let mut known = neighbour.regions.write().unwrap_or_else(PoisonError::into_inner);
+        if !known.iter().any(|(known, _)| *known == key) {
+            known.push((key, region.clone()));
+        }
+        Ok(region)
+    }
+
+    /// Unmaps a peer's region as soon as nobody uses it.
+    pub(crate) fn forget(&self, rank: u32, key: u64) {
+        if let Some(Some(neighbour)) = self.peers.get(rank as usize) {
+            neighbour.regions.write().unwrap_or_else(PoisonError::into_inner).retain(|(known, _)| *known != key);
+        }
+    }
+
+    /// The bytes that a peer's reference means. Checked: the reference is not trusted.
+    pub(crate) fn map(&self, op: OpName, rank: u32, at: RegionRef, timeout: Duration) -> Result<Exposed, FabricError> {
+        let region = self.region(op, rank, at.key, timeout)?;
+        let inside = at.offset.checked_add(at.len).is_some_and(|end| end <= region.len() as u64);
+        if !inside {
+            let RegionRef { offset, len, .. } = at;
+            return Err(FabricError::OutOfBounds { op, rank, offset, len, region: region.len() as u64 });
+        }
+        Ok(region.slice(at.offset as usize..(at.offset + at.len) as usize))
+    }
+}
+
+fn address(rank: u32, hello: &Hello) -> Result<(NodeAddress, ShareKey), StartError> {
+    let reach = hello.reach.as_ref().ok_or(StartError::Garbled { rank })?;
+    let bytes = reach.node.as_slice().try_into().map_err(|_| StartError::Garbled { rank })?;
+    let address = NodeAddress::from_bytes(bytes).map_err(|cause| StartError::Reach { rank, cause })?;
+    Ok((address, ShareKey::from_u64(reach.control)))
+}
+
+impl Fabric {
+    /// How other ranks find these bytes, if they lie in memory that this rank shares: the [pool](Fabric::pool) or a
+    /// [window](Fabric::window).
+    #[must_use]
+    pub fn region_ref(&self, memory: &Exposed) -> Option<RegionRef> {
+        self.inner.neighbours.as_ref()?.reference(memory)
+    }
+
+    /// The bytes that another rank [referred to](Fabric::region_ref). The first reference to a region maps it, which
+    /// takes the peer's answer (at most 30 s); later ones find it mapped.
+    ///
+    /// # Errors
+    /// [`FabricError::NoSuchRank`], [`FabricError::NoWindows`], [`FabricError::Reach`], and
+    /// [`FabricError::OutOfBounds`] if the reference does not fit its region.
+    pub fn map(&self, rank: u32, at: RegionRef) -> Result<Exposed, FabricError> {
+        const OP: OpName = "map";
+        self.inner.check_peer(OP, rank)?;
+        let neighbours = self.inner.neighbours.as_ref().ok_or(FabricError::NoWindows { op: OP })?;
+        neighbours.map(OP, rank, at, MAP_TIMEOUT)
+    }
+
+    /// Wakes a rank if it is parked in a wait. To be called after the writes to shared memory that it waits for. Costs
+    /// a fence and a load while the rank is awake.
+    #[inline]
+    pub fn ring(&self, rank: u32) {
+        if let Some(neighbours) = &self.inner.neighbours {
+            neighbours.ring(rank);
+        }
+    }
+
+    /// Whether ranks map one another's memory. The same on all ranks.
+    #[must_use]
+    pub fn has_windows(&self) -> bool {
+        self.inner.neighbours.is_some()
+    }
+}

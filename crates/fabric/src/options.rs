@@ -1,0 +1,174 @@
+//! What a program can choose.
+
+use std::env;
+use std::time::Duration;
+
+/// The deadline of an operation where nothing else was asked for.
+pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Bytes of the pool where nothing else was asked for. The system gives pages when they are first touched.
+pub const DEFAULT_POOL: usize = 1 << 30;
+
+/// How a fabric is set up. Ranks must agree on `windows`, `profile` and `flow`; [`Fabric::start`](crate::Fabric::start)
+/// checks it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FabricOptions {
+    /// The deadline of operations whose caller names none: 60 s, or `FULMEN_TIMEOUT` in seconds.
+    pub timeout: Duration,
+    /// Bytes of the pool from which [`Fabric::alloc`](crate::Fabric::alloc) takes: 1 GiB, or `FULMEN_POOL`.
+    pub pool: usize,
+    /// Whether ranks of one host map one another's memory.
+    pub windows: bool,
+    /// The profile of the devices over which links run, if they run over devices.
+    pub profile: Option<String>,
+    /// How much a link carries at once.
+    pub flow: Flow,
+    /// How a thread waits; `None` chooses by the number of ranks and of processors.
+    pub poll: Option<PollPolicy>,
+}
+
+/// How much a link carries at once. The same on all ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Flow {
+    /// Bytes of the longest frame, header included: 256 to 65,536.
+    pub frame: u32,
+    /// Frames that may be under way to a rank before it has made room again: 16 to 1,024.
+    pub credits: u16,
+    /// The shortest message, in bytes, out of registered memory that is moved with one copy (rendezvous) instead of in
+    /// frames.
+    pub rendezvous: u64,
+    /// Bytes of messages that a rank keeps for receives that have not been posted. Beyond it, the sender is held.
+    pub unexpected: u64,
+}
+
+impl Default for Flow {
+    /// Frames of 8 KiB, 64 credits, rendezvous from 16 KiB on, 4 MiB of unexpected messages.
+    fn default() -> Flow {
+        Flow { frame: 8 << 10, credits: 64, rendezvous: 16 << 10, unexpected: 4 << 20 }
+    }
+}
+
+/// How a thread waits before it parks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PollPolicy {
+    /// Empty polls in a row.
+    pub spins: u32,
+    /// Times that it then offers its processor to others, with a few polls after each.
+    pub yields: u32,
+}
+
+impl PollPolicy {
+    /// For ranks that have a processor each: spins for some tens of microseconds.
+    pub const BUSY: PollPolicy = PollPolicy { spins: 4096, yields: 0 };
+    /// For more ranks than processors: whoever is waited for needs this one.
+    pub const POLITE: PollPolicy = PollPolicy { spins: 96, yields: 4 };
+
+    /// The policy for so many ranks on this host.
+    #[must_use]
+    pub fn for_ranks(ranks: u32) -> PollPolicy {
+        let processors = std::thread::available_parallelism().map_or(1, |count| count.get());
+        if ranks as usize > processors { PollPolicy::POLITE } else { PollPolicy::BUSY }
+    }
+}
+
+impl Default for FabricOptions {
+    fn default() -> FabricOptions {
+        FabricOptions {
+            timeout: DEFAULT_TIMEOUT,
+            pool: DEFAULT_POOL,
+            windows: true,
+            profile: None,
+            flow: Flow::default(),
+            poll: None,
+        }
+    }
+}
+
+/// A variable of the environment that cannot be understood.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OptionsError {
+    /// The deadline is no positive number.
+    #[error("FULMEN_TIMEOUT is \"{0}\": give a number of seconds from 0.001 to 1000000, such as 60")]
+    Timeout(String),
+    /// The pool's size is no size.
+    #[error("FULMEN_POOL is \"{0}\": give a size of at least 64K, such as 256M or 1G")]
+    Pool(String),
+}
+
+impl FabricOptions {
+    /// The defaults, with what `FULMEN_TIMEOUT`, `FULMEN_POOL` and `FULMEN_PROFILE` say. A profile turns windows off.
+    ///
+    /// # Errors
+    /// [`OptionsError`] for a value that means nothing.
+    pub fn from_env() -> Result<FabricOptions, OptionsError> {
+        FabricOptions::from_lookup(|name| env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
+    }
+
+    fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Result<FabricOptions, OptionsError> {
+        let lookup = |name| lookup(name).filter(|value| !value.trim().is_empty());
+        let mut options = FabricOptions::default();
+        if let Some(text) = lookup("FULMEN_TIMEOUT") {
+            options.timeout = parse_timeout(&text).ok_or(OptionsError::Timeout(text))?;
+        }
+        if let Some(text) = lookup("FULMEN_POOL") {
+            options.pool = parse_size(&text).filter(|size| *size >= 64 << 10).ok_or(OptionsError::Pool(text))?;
+        }
+        options.profile = lookup("FULMEN_PROFILE");
+        options.windows = options.profile.is_none();
+        Ok(options)
+    }
+}
+
+fn parse_timeout(text: &str) -> Option<Duration> {
+    let seconds: f64 = text.trim().parse().ok()?;
+    (0.001..=1e6).contains(&seconds).then(|| Duration::from_secs_f64(seconds))
+}
+
+fn parse_size(text: &str) -> Option<usize> {
+    let text = text.trim();
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit: usize = match text[digits.len()..].to_ascii_uppercase().as_str() {
+        "" | "B" => 1,
+        "K" | "KB" | "KIB" => 1 << 10,
+        "M" | "MB" | "MIB" => 1 << 20,
+        "G" | "GB" | "GIB" => 1 << 30,
+        "T" | "TB" | "TIB" => 1 << 40,
+        _ => return None,
+    };
+    digits.trim().parse::<usize>().ok()?.checked_mul(unit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(name: &'static str, value: &'static str) -> Result<FabricOptions, OptionsError> {
+        FabricOptions::from_lookup(|asked| (asked == name).then(|| value.to_string()))
+    }
+
+    #[test]
+    fn an_empty_environment_gives_the_defaults() {
+        assert_eq!(FabricOptions::from_lookup(|_| None), Ok(FabricOptions::default()));
+    }
+
+    #[test]
+    fn sizes_and_times_are_read() {
+        assert_eq!(with("FULMEN_POOL", "256M").unwrap().pool, 256 << 20);
+        assert_eq!(with("FULMEN_POOL", "65536").unwrap().pool, 65536);
+        assert_eq!(with("FULMEN_POOL", "2 GiB").unwrap().pool, 2 << 30);
+        assert_eq!(with("FULMEN_TIMEOUT", "1.5").unwrap().timeout, Duration::from_millis(1500));
+        assert!(!with("FULMEN_PROFILE", "thunderbolt").unwrap().windows);
+    }
+
+    #[test]
+    fn nonsense_is_refused_with_the_variable_and_the_way_out() {
+        for value in ["-1", "0", "soon", "inf", "nan", "1e99"] {
+            let text = with("FULMEN_TIMEOUT", value).unwrap_err().to_string();
+            assert!(text.contains("FULMEN_TIMEOUT") && text.contains(value), "{text}");
+        }
+        for value in ["0", "1", "-5M", "1X", "99999999999999999999", "18446744073709551615T"] {
+            let text = with("FULMEN_POOL", value).unwrap_err().to_string();
+            assert!(text.contains("FULMEN_POOL") && text.contains(value), "{text}");
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Waiting: poll, yield, park.
+
+use std::hint;
+use std::task::Poll;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::fabric::Inner;
+use crate::{Fabric, FabricError, On, OpName};
+
+/// The longest park. A wake-up that was lost, because a process died between its store and its ring, costs this much.
+const CAP: Duration = Duration::from_millis(50);
+
+/// Polls between two looks at everything else: messages, losses, the clock.
+const BURST: u32 = 32;
+
+/// Polls after which the processor is told that this is a loop that waits.
+const EAGER: u32 = 256;
+
+impl Fabric {
+    /// Waits until `ready` says so.
+    ///
+    /// It is called again and again on this thread: for some microseconds in a row, then after each time that this rank
+    /// was rung ([`Fabric::ring`], [`Window::ring`](crate::Window::ring)) and at least every 50 ms. It should look at a
+    /// few words and return.
+    ///
+    /// # Errors
+    /// [`FabricError::PeerLost`] as soon as one of the ranks `on` is lost (under 2 s after its process ended) unless
+    /// `ready` is, and [`FabricError::TimedOut`], which names these ranks, after `timeout`.
+    #[inline]
+    pub fn wait<'a, T>(
+        &self,
+        op: OpName,
+        on: impl Into<On<'a>>,
+        timeout: Duration,
+        mut ready: impl FnMut() -> Poll<T>,
+    ) -> Result<T, FabricError> {
+        if let Poll::Ready(value) = ready() {
+            return Ok(value);
+        }
+        let mut waiter = Waiter::new(&self.inner, op, on.into(), timeout);
+        loop {
+            for _ in 0..BURST {
+                if let Poll::Ready(value) = ready() {
+                    return Ok(value);
+                }
+                if waiter.polls >= EAGER {
+                    hint::spin_loop();
+                }
+            }
+            match waiter.look() {
+                Ok(Next::Poll) => {}
+                Ok(Next::Park) => {
+                    let mut result = Poll::Pending;
+                    waiter.park(&mut || {
+                        result = ready();
+                        result.is_ready()
+                    });
+                    if let Poll::Ready(value) = result {
+                        return Ok(value);
+                    }
+                }
+                // What came before the end counts.
+                Err(error) => match ready() {
+                    Poll::Ready(value) => return Ok(value),
+                    Poll::Pending => return Err(error),
+                },
+            }
+        }
+    }
+}
+
+enum Next {
+    Poll,
+    Park,
+}
+
+/// A wait that was not over at once.
+struct Waiter<'a> {
+    inner: &'a Inner,
+    op: OpName,
+    on: On<'a>,
+    timeout: Duration,
+    /// The clock is read first after the first burst: shorter waits never do.
+    started: Option<Instant>,
+    polls: u32,
+    yields: u32,
+    losses: u32,
+}
+
+impl<'a> Waiter<'a> {
+    #[inline]
+    fn new(inner: &'a Inner, op: OpName, on: On<'a>, timeout: Duration) -> Waiter<'a> {
+        Waiter { inner, op, on, timeout, started: None, polls: 0, yields: 0, losses: 0 }
+    }
+
+    /// After a burst of polls: everything else that a waiting thread does.
+    fn look(&mut self) -> Result<Next, FabricError> {
+        self.polls = self.polls.saturating_add(BURST);
+        let losses = self.inner.life.count();
+        if losses != self.losses {
+            self.losses = losses;
+            if let Some((rank, cause)) = self.inner.life.first(self.on) {
+                let link = self.inner.link_kind();
+                return Err(FabricError::PeerLost { rank, link, op: self.op, cause });
+            }
+        }
+        let now = Instant::now();
+        let waited = now - *self.started.get_or_insert(now);
+        if waited >= self.timeout {
+            let missing = match self.on {
+                On::Ranks(ranks) => ranks.to_vec(),
+                On::All => (0..self.inner.size).filter(|rank| *rank != self.inner.rank).collect(),
+            };
+            return Err(FabricError::TimedOut { op: self.op, link: self.inner.link_kind(), waited, missing });
+        }
+        if self.polls < self.inner.poll.spins {
+            return Ok(Next::Poll);
+        }
+        if self.yields < self.inner.poll.yields {
+            self.yields += 1;
+            thread::yield_now();
+            return Ok(Next::Poll);
+        }
+        Ok(Next::Park)
+    }
+
+    /// Parks until this rank is rung. `ready` is looked at once more before, when a ring can no longer be missed.
+    fn park(&mut self, ready: &mut dyn FnMut() -> bool) {
+        let waited = self.started.map_or(Duration::ZERO, |start| start.elapsed());
+        let timeout = self.timeout.saturating_sub(waited).min(CAP);
+        let losses = self.losses;
+        let life = &self.inner.life;
+        self.inner.parker.park(timeout, &mut || ready() || life.count() != losses);
+        // Whoever was woken is likely in the middle of a conversation.
+        self.polls = 0;
+        self.yields = 0;
+    }
+}

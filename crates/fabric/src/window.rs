@@ -1,0 +1,178 @@
+//! Memory of every rank that all ranks map.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fulmen_memory::{Exposed, Region};
+use fulmen_reach::ShareKey;
+use serde::{Deserialize, Serialize};
+
+use crate::fabric::Inner;
+use crate::{Fabric, FabricError, OpName};
+
+const OP: OpName = "window";
+
+/// What a rank tells about its part of a window.
+#[derive(Serialize, Deserialize)]
+struct Part {
+    len: u64,
+    /// The key of its memory, or why there is none.
+    key: Result<u64, String>,
+}
+
+/// Memory of every rank, mapped by all of them. See [`Fabric::window`].
+///
+/// It is unmapped on each rank when its window is dropped there.
+pub struct Window {
+    inner: Arc<Inner>,
+    parts: Vec<Exposed>,
+    keys: Vec<u64>,
+}
+
+impl Fabric {
+    /// Makes a window: `len` zeroed bytes of each rank. Collective: all ranks make the same windows in the same order.
+    ///
+    /// # Errors
+    /// [`FabricError::NoWindows`] where ranks do not map one another's memory, [`FabricError::Mismatch`] if ranks ask
+    /// for different lengths, [`FabricError::PeerFailed`], [`FabricError::Memory`], [`FabricError::Reach`], and
+    /// [`FabricError::Session`], also when `timeout` has passed (with up to 5 s more for the coordinator's verdict).
+    /// When one rank fails, all do.
+    pub fn window(&self, len: usize, timeout: Duration) -> Result<Window, FabricError> {
+        let inner = &self.inner;
+        let Some(neighbours) = &inner.neighbours else { return Err(FabricError::NoWindows { op: OP }) };
+        let deadline = Instant::now() + timeout;
+        let left = || deadline.saturating_duration_since(Instant::now());
+        let session = |cause| FabricError::Session { op: OP, cause };
+
+        let own = Region::alloc(len)
+            .and_then(|region| Ok((region.expose()?, region)))
+            .map_err(|cause| FabricError::Memory { op: OP, cause: Arc::new(cause) })
+            .and_then(|(memory, region)| {
+                let rank = inner.rank;
+                let shared = neighbours.share(&region);
+                shared.map(|key| (memory, key)).map_err(|cause| FabricError::Reach {
+                    op: OP,
+                    rank,
+                    cause: Arc::new(cause),
+                })
+            });
+        let key = own.as_ref().map(|(_, key)| key.to_u64()).map_err(ToString::to_string);
+        let part = postcard::to_stdvec(&Part { len: len as u64, key }).expect("a vector takes what is written to it");
+        let gathered = inner.session.all_gather(&part, left());
+        let (memory, key) = own?;
+        // From here on dropping it takes everything back.
+        let mut window = Window { inner: inner.clone(), parts: Vec::new(), keys: vec![0; inner.size as usize] };
+        window.keys[inner.rank as usize] = key.to_u64();
+        let peers = read_parts(&gathered.map_err(session)?, len)?;
+
+        let mapped = window.map_all(memory, peers, deadline);
+        let problem = mapped.as_ref().err().map(ToString::to_string).unwrap_or_default();
+        let verdicts = inner.session.all_gather(problem.as_bytes(), left());
+        mapped?;
+        for (rank, problem) in (0..).zip(verdicts.map_err(session)?) {
+            if !problem.is_empty() {
+                let problem = String::from_utf8_lossy(&problem).into_owned();
+                return Err(FabricError::PeerFailed { op: OP, rank, problem });
+            }
+        }
+        Ok(window)
+    }
+}
+
+/// The keys of all ranks' parts. Every rank reads the same and comes to the same verdict.
+fn read_parts(blobs: &[Vec<u8>], len: usize) -> Result<Vec<u64>, FabricError> {
+    let mut keys = Vec::with_capacity(blobs.len());
+    for (rank, blob) in (0..).zip(blobs) {
+        let failed = |problem| FabricError::PeerFailed { op: OP, rank, problem };
+        let part: Part = postcard::from_bytes(blob).map_err(|_| FabricError::Mismatch {
+            op: OP,
+            rank,
+            ours: format!("a window of {len} bytes"),
+            theirs: "something else".into(),
+        })?;
+        if part.len != len as u64 {
+            let (ours, theirs) = (format!("{len} bytes"), format!("{} bytes", part.len));
+            return Err(FabricError::Mismatch { op: OP, rank, ours, theirs });
+        }
+        keys.push(part.key.map_err(failed)?);
+    }
+    Ok(keys)
+}
+
+impl Window {
+    fn map_all(&mut self, own: Exposed, keys: Vec<u64>, deadline: Instant) -> Result<(), FabricError> {
+        let inner = &self.inner;
+        let neighbours = inner.neighbours.as_ref().ok_or(FabricError::NoWindows { op: OP })?;
+        for (rank, key) in (0..).zip(keys) {
+            if rank == inner.rank {
+                self.parts.push(own.clone());
+                continue;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            let part = neighbours.region(OP, rank, key, left)?;
+            self.keys[rank as usize] = key;
+            if part.len() < own.len() {
+                let (len, region) = (own.len() as u64, part.len() as u64);
+                return Err(FabricError::OutOfBounds { op: OP, rank, offset: 0, len, region });
+            }
+            self.parts.push(part.slice(0..own.len()));
+        }
+        Ok(())
+    }
+
+    /// Bytes of each rank's part.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.local().len()
+    }
+
+    /// Never: a window has at least one byte.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// This rank's part.
+    #[must_use]
+    pub fn local(&self) -> &Exposed {
+        &self.parts[self.inner.rank as usize]
+    }
+
+    /// A rank's part; of this rank, too.
+    ///
+    /// # Panics
+    /// If there is no such rank.
+    #[must_use]
+    #[track_caller]
+    pub fn peer(&self, rank: u32) -> &Exposed {
+        &self.parts[rank as usize]
+    }
+
+    /// Wakes a rank: see [`Fabric::ring`].
+    #[inline]
+    pub fn ring(&self, rank: u32) {
+        if let Some(neighbours) = &self.inner.neighbours {
+            neighbours.ring(rank);
+        }
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        let Some(neighbours) = &self.inner.neighbours else { return };
+        for (rank, key) in (0..).zip(&self.keys) {
+            if rank == self.inner.rank {
+                neighbours.unshare(ShareKey::from_u64(*key));
+            } else {
+                neighbours.forget(rank, *key);
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Window {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Window").field("len", &self.len()).field("ranks", &self.parts.len()).finish()
+    }
+}
