@@ -5,6 +5,8 @@
 
 #![forbid(unsafe_code)]
 
+#[cfg(test)]
+mod demo;
 mod logging;
 mod output;
 mod run;

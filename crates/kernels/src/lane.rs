@@ -1,6 +1,7 @@
 //! What happens to one element: how it is read, combined and stored. `sweep` makes loops of it.
 
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 
 use crate::halves::{BF16_NAN, F16_NAN, bf16_from_f32, bf16_to_f32, f16_from_f32, f16_to_f32};
 use crate::level::{Level, multiply_complex};
@@ -16,27 +17,51 @@ pub(crate) trait Lane {
     fn combine(earlier: Self::Partial, later: Self::Partial) -> Self::Partial;
     fn store(partial: Self::Partial) -> Self::Raw;
 
-    /// `load` over `N` elements; a lane overrides it where the machine has an instruction for it.
+    // The three steps over a block. They work in place on partial results in the caller's frame and contain neither closures
+    // nor arrays by value: so the loops vectorise, for the instructions of the function that they are inlined into.
+
+    /// Reads `N` elements.
+    ///
+    /// # Safety
+    /// `from` has `N` elements, at any alignment; the machine has the instructions of `L`.
     #[inline(always)]
-    fn load_all<L: Level, const N: usize>(raw: [Self::Raw; N]) -> [Self::Partial; N] {
-        std::array::from_fn(|lane| Self::load(raw[lane]))
+    unsafe fn load_block<L: Level, const N: usize>(from: *const Self::Raw, partial: &mut Block<Self::Partial, N>) {
+        for (lane, slot) in partial.iter_mut().enumerate() {
+            // SAFETY: `from` has an element `lane`.
+            slot.write(Self::load(unsafe { from.add(lane).read_unaligned() }));
+        }
     }
 
-    /// `combine` over `N` elements; a lane overrides it where compilers find no vectors in the simple loop.
+    /// Combines `N` partial results with as many elements.
+    ///
+    /// # Safety
+    /// As [`Lane::load_block`], which has filled `partial`.
     #[inline(always)]
-    fn combine_all<L: Level, const N: usize>(
-        earlier: [Self::Partial; N],
-        later: [Self::Partial; N],
-    ) -> [Self::Partial; N] {
-        std::array::from_fn(|lane| Self::combine(earlier[lane], later[lane]))
+    unsafe fn combine_block<L: Level, const N: usize>(partial: &mut Block<Self::Partial, N>, from: *const Self::Raw) {
+        for (lane, slot) in partial.iter_mut().enumerate() {
+            // SAFETY: `from` has an element `lane`, and `partial` is filled.
+            unsafe {
+                let later = Self::load(from.add(lane).read_unaligned());
+                slot.write(Self::combine(slot.assume_init(), later));
+            }
+        }
     }
 
-    /// `store` over `N` elements; a lane overrides it where the machine has an instruction for it.
+    /// Writes `N` elements.
+    ///
+    /// # Safety
+    /// As [`Lane::load_block`], which has filled `partial`; `to` may be written for `N` elements, at any alignment.
     #[inline(always)]
-    fn store_all<L: Level, const N: usize>(partial: [Self::Partial; N]) -> [Self::Raw; N] {
-        std::array::from_fn(|lane| Self::store(partial[lane]))
+    unsafe fn store_block<L: Level, const N: usize>(partial: &Block<Self::Partial, N>, to: *mut Self::Raw) {
+        for (lane, slot) in partial.iter().enumerate() {
+            // SAFETY: `to` has room for an element `lane`, and `partial` is filled.
+            unsafe { to.add(lane).write_unaligned(Self::store(slot.assume_init())) };
+        }
     }
 }
+
+/// Partial results of a block, not yet filled at first.
+pub(crate) type Block<P, const N: usize> = [MaybeUninit<P>; N];
 
 /// Sum of `T`.
 pub(crate) struct Sum<T>(PhantomData<T>);
@@ -174,13 +199,26 @@ macro_rules! half_lane {
             }
 
             #[inline(always)]
-            fn load_all<L: Level, const N: usize>(raw: [u16; N]) -> [f32; N] {
-                L::$load_all(raw)
+            unsafe fn load_block<L: Level, const N: usize>(from: *const u16, partial: &mut Block<f32, N>) {
+                // SAFETY: the caller's promise.
+                unsafe { L::$load_all::<N>(from, partial.as_mut_ptr().cast()) };
             }
 
             #[inline(always)]
-            fn store_all<L: Level, const N: usize>(partial: [f32; N]) -> [u16; N] {
-                L::$store_all(partial)
+            unsafe fn combine_block<L: Level, const N: usize>(partial: &mut Block<f32, N>, from: *const u16) {
+                let mut later = [MaybeUninit::uninit(); N];
+                // SAFETY: the caller's promise.
+                unsafe { Self::load_block::<L, N>(from, &mut later) };
+                for (slot, later) in partial.iter_mut().zip(&later) {
+                    // SAFETY: both blocks are filled.
+                    unsafe { slot.write(Self::combine(slot.assume_init(), later.assume_init())) };
+                }
+            }
+
+            #[inline(always)]
+            unsafe fn store_block<L: Level, const N: usize>(partial: &Block<f32, N>, to: *mut u16) {
+                // SAFETY: the caller's promise.
+                unsafe { L::$store_all::<N>(partial.as_ptr().cast(), to) };
             }
         }
     };
@@ -252,8 +290,9 @@ impl Lane for Product<crate::Complex64> {
     }
 
     #[inline(always)]
-    fn combine_all<L: Level, const N: usize>(earlier: [[f32; 2]; N], later: [[f32; 2]; N]) -> [[f32; 2]; N] {
-        L::multiply_complex(earlier, later)
+    unsafe fn combine_block<L: Level, const N: usize>(partial: &mut Block<[f32; 2], N>, from: *const [f32; 2]) {
+        // SAFETY: the caller's promise.
+        unsafe { L::multiply_complex::<N>(partial.as_mut_ptr().cast(), from) };
     }
 
     #[inline(always)]

@@ -3,39 +3,58 @@
 //! All of them give the same bits. Rust never contracts a multiplication and an addition into one, so a level that has
 //! fused instructions does not change results.
 
-use std::array::from_fn;
 use std::sync::OnceLock;
 
 use crate::halves::{bf16_from_f32, bf16_to_f32, f16_from_f32, f16_to_f32};
 
-/// What compilers do not vectorise well by themselves, over whole blocks, as the level does it best.
+/// What compilers do not vectorise well by themselves, over `N` elements, as the level does it best.
 ///
-/// Implementations for more than the baseline may be called only where the machine has the level's instructions:
-/// `sweep` does so from inside functions that are compiled for them.
+/// # Safety
+/// Of every method: the pointers are valid for `N` elements, at any alignment; the machine has the level's instructions. The
+/// methods are to be inlined into functions that are compiled for them.
 pub(crate) trait Level {
     #[inline(always)]
-    fn widen_f16<const N: usize>(raw: [u16; N]) -> [f32; N] {
-        from_fn(|lane| f16_to_f32(raw[lane]))
+    unsafe fn widen_f16<const N: usize>(from: *const u16, to: *mut f32) {
+        for lane in 0..N {
+            // SAFETY: lane < N.
+            unsafe { to.add(lane).write_unaligned(f16_to_f32(from.add(lane).read_unaligned())) };
+        }
     }
 
     #[inline(always)]
-    fn narrow_f16<const N: usize>(partial: [f32; N]) -> [u16; N] {
-        from_fn(|lane| f16_from_f32(partial[lane]))
+    unsafe fn narrow_f16<const N: usize>(from: *const f32, to: *mut u16) {
+        for lane in 0..N {
+            // SAFETY: lane < N.
+            unsafe { to.add(lane).write_unaligned(f16_from_f32(from.add(lane).read_unaligned())) };
+        }
     }
 
     #[inline(always)]
-    fn widen_bf16<const N: usize>(raw: [u16; N]) -> [f32; N] {
-        from_fn(|lane| bf16_to_f32(raw[lane]))
+    unsafe fn widen_bf16<const N: usize>(from: *const u16, to: *mut f32) {
+        for lane in 0..N {
+            // SAFETY: lane < N.
+            unsafe { to.add(lane).write_unaligned(bf16_to_f32(from.add(lane).read_unaligned())) };
+        }
     }
 
     #[inline(always)]
-    fn narrow_bf16<const N: usize>(partial: [f32; N]) -> [u16; N] {
-        from_fn(|lane| bf16_from_f32(partial[lane]))
+    unsafe fn narrow_bf16<const N: usize>(from: *const f32, to: *mut u16) {
+        for lane in 0..N {
+            // SAFETY: lane < N.
+            unsafe { to.add(lane).write_unaligned(bf16_from_f32(from.add(lane).read_unaligned())) };
+        }
     }
 
+    /// Multiplies the numbers at `to` by those at `by`.
     #[inline(always)]
-    fn multiply_complex<const N: usize>(a: [[f32; 2]; N], b: [[f32; 2]; N]) -> [[f32; 2]; N] {
-        from_fn(|lane| multiply_complex(a[lane], b[lane]))
+    unsafe fn multiply_complex<const N: usize>(to: *mut [f32; 2], by: *const [f32; 2]) {
+        for lane in 0..N {
+            // SAFETY: lane < N.
+            unsafe {
+                let product = multiply_complex(to.add(lane).read_unaligned(), by.add(lane).read_unaligned());
+                to.add(lane).write_unaligned(product);
+            }
+        }
     }
 }
 
@@ -67,11 +86,10 @@ impl Choice {
 
     /// The levels that this machine can run, the best one last.
     pub(crate) fn available() -> Vec<Choice> {
-        let mut levels = vec![Choice::Baseline];
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c") {
-            levels.push(Choice::Avx2);
+            return vec![Choice::Baseline, Choice::Avx2];
         }
-        levels
+        vec![Choice::Baseline]
     }
 }

@@ -50,6 +50,19 @@ pub(crate) fn fence() {
     }
 }
 
+/// Asks for the line at `from` to be brought into the caches. Any address will do: a wrong one has no effect.
+#[inline(always)]
+pub(crate) fn prefetch(from: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: SSE belongs to x86-64; a prefetch never faults and changes no memory.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(from.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = from;
+}
+
 /// Copies `len` bytes.
 ///
 /// # Safety
