@@ -8,6 +8,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::Shutdown;
 
+use crate::error::System;
 use crate::wire::{Frame, VERSION};
 use crate::{NodeAddress, ReachError, Refusal, moment_after, socket};
 
@@ -114,6 +115,8 @@ impl Link {
             // Sent under the lock, which keeps the frames of several threads apart, and never blocks.
             match socket::send(&self.socket, &frame, None) {
                 Ok(()) => {}
+                // The peer hung up. The node's thread sees it as well, and says it to all: waited for below.
+                Err(Errno::PIPE | Errno::CONNRESET) => {}
                 Err(Errno::INTR) => continue,
                 Err(Errno::AGAIN) => {
                     drop(state);
@@ -122,7 +125,7 @@ impl Link {
                     }
                     continue;
                 }
-                Err(_) => return Err(self.error(Ended::HungUp)),
+                Err(error) => return Err(error).system("ask a peer for its memory"),
             }
             loop {
                 if let Some(reply) = state.replies.get_mut(&asked.request).and_then(Option::take) {
