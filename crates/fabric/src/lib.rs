@@ -9,6 +9,7 @@
 
 pub mod bootstrap;
 mod driver;
+pub mod engine;
 mod error;
 mod fabric;
 mod handshake;
