@@ -194,7 +194,8 @@ mod tests {
 
     #[test]
     fn reports_survive_any_cut() {
-        let events = [Event::Exited(3), Event::Signaled(9), Event::NoProcess(11), Event::NotExecuted(2), Event::Left(1)];
+        let events =
+            [Event::Exited(3), Event::Signaled(9), Event::NoProcess(11), Event::NotExecuted(2), Event::Left(1)];
         let sent: Vec<Report> = events.map(Report::now).to_vec();
         let bytes: Vec<u8> = sent.iter().flat_map(|report| report.to_bytes()).collect();
         for cut in 1..REPORT * 2 {

@@ -5,25 +5,27 @@
 
 use std::fs::File;
 use std::io::{self, IsTerminal};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::UnixStream;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, waitpid};
 
-use super::control::{self, Event, Reports, limit_of};
+use super::control::{self, Event, limit_of};
 use super::lines::Lines;
 use super::meeting::Meeting;
+use super::rank::Rank;
 use super::relay::{Relay, Source};
 use super::signals::{Signals, asks_to_end, name, time_left};
 use super::verdict::{Ending, Seconds, name_ranks};
 use super::{Args, RunError, processes};
 use crate::output::Stream;
+
+/// How long to wait, after the first report of a failure, for one that came before it. Ranks that notice another's end give up
+/// within moments, and on a busy machine their report may overtake its.
+const SETTLE: Duration = Duration::from_millis(100);
 
 /// How long a supervisor may take to end after its rank was killed. It gives up on its own before; only one that was stopped
 /// or hangs inside the system takes longer, and is killed then.
@@ -38,7 +40,8 @@ const TIMED_OUT: u8 = 124;
 /// Runs the ranks and gives the exit code.
 pub fn run(args: &Args, path: &Path) -> anyhow::Result<u8> {
     // A signal that was ignored when the command began, as under nohup, stays ignored.
-    let signals = Signals::listen(processes::ignored_signals()).map_err(|error| refused(args, "listen to signals", error))?;
+    let signals =
+        Signals::listen(processes::ignored_signals()).map_err(|error| refused(args, "listen to signals", error))?;
     // The orphans of a supervisor that was killed come here. A process that was this one's child before has nothing to do
     // with the run: a shell that started it in the background and then became this command.
     let strangers = processes::children().unwrap_or_default();
@@ -70,6 +73,7 @@ pub fn run(args: &Args, path: &Path) -> anyhow::Result<u8> {
         time_limit: args.timeout.and_then(|limit| Some((began.checked_add(limit)?, limit))),
         grace: args.grace,
         asked: None,
+        judge_at: None,
         code: None,
         kill_at: None,
         abandon_at: None,
@@ -81,7 +85,7 @@ pub fn run(args: &Args, path: &Path) -> anyhow::Result<u8> {
         // A rank is in the background of its terminal, where reading would stop it.
         let reads = rank == 0 && !io::stdin().is_terminal();
         let stdin = if reads { rustix::stdio::stdin() } else { nothing.as_fd() };
-        match start_rank(args, path, &meeting, rank, stdin, out, err) {
+        match Rank::start(args, path, &meeting, rank, stdin, out, err) {
             Ok(started) => launcher.ranks.push(started),
             Err(error) => {
                 failure = Some(refused(args, &format!("start rank {rank}"), error));
@@ -106,60 +110,6 @@ fn refused(args: &Args, doing: &str, error: io::Error) -> RunError {
     }
 }
 
-fn start_rank(
-    args: &Args,
-    path: &Path,
-    meeting: &Meeting,
-    rank: u32,
-    stdin: BorrowedFd<'_>,
-    out: OwnedFd,
-    err: OwnedFd,
-) -> io::Result<Rank> {
-    let (control, theirs) = UnixStream::pair()?;
-    let secret = meeting.secret()?;
-    let mut command = Command::new(processes::own_program()?);
-    command
-        .arg0("fulmen")
-        .args([super::SUPERVISE, "--grace", &args.grace.as_millis().to_string(), "--path"])
-        .arg(path)
-        .arg("--")
-        .args(&args.program)
-        .env("FULMEN_RANK", rank.to_string())
-        .env("FULMEN_SIZE", args.ranks.to_string())
-        .env("FULMEN_LOCAL_RANK", rank.to_string())
-        .env("FULMEN_LOCAL_SIZE", args.ranks.to_string())
-        .env("FULMEN_COORDINATOR", meeting.address().to_string())
-        .stdin(OwnedFd::from(theirs))
-        .stdout(out)
-        .stderr(err)
-        .process_group(0);
-    if let Some(profile) = args.profile {
-        command.env("FULMEN_PROFILE", profile.name());
-    }
-    let supervisor = command.spawn()?;
-    tracing::debug!(rank, supervisor = supervisor.id(), "started");
-    match control::hand_over(&control, &[stdin, secret.as_fd()]) {
-        // One that died already is noticed like one that dies later: by the end of its stream.
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            drop(control);
-            let mut supervisor = supervisor;
-            supervisor.wait()?;
-            Err(error)
-        }
-        _ => Ok(Rank { supervisor, control: Some(control), reports: Reports::default(), ending: None }),
-    }
-}
-
-/// One rank as the launcher sees it.
-struct Rank {
-    supervisor: Child,
-    /// `None` when the supervisor has ended.
-    control: Option<UnixStream>,
-    reports: Reports,
-    /// How it ended, and when (`control::now`).
-    ending: Option<(Ending, Duration)>,
-}
-
 struct Launcher {
     path: PathBuf,
     ranks: Vec<Rank>,
@@ -172,6 +122,8 @@ struct Launcher {
     grace: Duration,
     /// The last signal that asked the ranks to end, and when it was passed on.
     asked: Option<(Signal, Instant)>,
+    /// When it is decided who failed first, once somebody has.
+    judge_at: Option<Instant>,
     /// The exit code, once the run has failed and is being ended.
     code: Option<u8>,
     /// When the ranks get SIGKILL.
@@ -202,8 +154,8 @@ impl Launcher {
 
     /// Waits for the next thing to do, and gives the ranks that have something to say.
     fn wait(&self) -> io::Result<Vec<usize>> {
-        let limit = self.time_limit.map(|(at, _)| at).filter(|_| self.code.is_none());
-        let until = [limit, self.kill_at, self.abandon_at].into_iter().flatten().min();
+        let limit = self.time_limit.map(|(at, _)| at).filter(|_| self.code.is_none() && self.judge_at.is_none());
+        let until = [limit, self.judge_at, self.kill_at, self.abandon_at].into_iter().flatten().min();
         let mut fds = vec![PollFd::new(self.signals.socket(), PollFlags::IN)];
         let mut indices = Vec::new();
         for (index, rank) in self.ranks.iter().enumerate() {
@@ -217,40 +169,29 @@ impl Launcher {
             Err(Errno::INTR) => return Ok(Vec::new()),
             Err(error) => return Err(error.into()),
         }
-        Ok(indices.into_iter().zip(&fds[1..]).filter(|(_, fd)| !fd.revents().is_empty()).map(|(index, _)| index).collect())
+        Ok(indices
+            .into_iter()
+            .zip(&fds[1..])
+            .filter(|(_, fd)| !fd.revents().is_empty())
+            .map(|(index, _)| index)
+            .collect())
     }
 
     /// Reads what a rank's supervisor says.
     fn hear(&mut self, index: usize) -> io::Result<()> {
-        let rank = &mut self.ranks[index];
-        let Some(control) = &rank.control else { return Ok(()) };
-        let goes_on = rank.reports.read(control);
-        let mut left = 0;
-        while let Some(report) = rank.reports.next() {
-            match report.event {
-                Event::Left(count) => left = count,
-                event => rank.ending = rank.ending.or(Some((Ending::Told(event), report.at))),
-            }
-        }
-        if !goes_on {
-            rank.control = None;
-            let status = rank.supervisor.wait()?;
-            self.lost |= status.signal().is_some();
-            let lost = match status.signal() {
-                Some(signal) => Ending::Lost(signal),
-                None => Ending::Told(Event::Exited(status.code().unwrap_or(1).max(1))),
-            };
-            rank.ending = rank.ending.or_else(|| Some((lost, control::now())));
-        }
-        if left > 0 {
-            self.relay.say(&format!("rank {index}: {left} processes do not end, although they were sent SIGKILL"));
+        let heard = self.ranks[index].hear()?;
+        self.lost |= heard.killed;
+        if heard.left > 0 {
+            self.relay
+                .say(&format!("rank {index}: {} processes do not end, although they were sent SIGKILL", heard.left));
         }
         Ok(())
     }
 
     /// Decides who failed first, and has the others ended.
     fn judge(&mut self) {
-        if self.ranks.iter().all(|rank| rank.ending.is_some()) {
+        let all_ended = self.ranks.iter().all(|rank| rank.ending.is_some());
+        if all_ended {
             self.abandon_at.get_or_insert_with(|| Instant::now() + self.grace + ABANDON);
         }
         if self.code.is_some() {
@@ -259,10 +200,20 @@ impl Launcher {
         let failed = self.ranks.iter().enumerate().filter_map(|(index, rank)| {
             rank.ending.filter(|(ending, _)| !ending.is_success()).map(|(ending, at)| (at, index, ending))
         });
-        let Some((at, index, ending)) = failed.min_by_key(|&(at, index, _)| (at, index)) else { return };
+        let Some((at, index, ending)) = failed.min_by_key(|&(at, index, ending)| (!ending.is_sudden(), at, index))
+        else {
+            return;
+        };
+        let judge_at = *self.judge_at.get_or_insert_with(|| Instant::now() + SETTLE);
+        if !all_ended && Instant::now() < judge_at {
+            return;
+        }
+        self.judge_at = None;
         self.code = Some(ending.exit_code());
         let passed_on = match (ending, self.asked) {
-            (Ending::Told(Event::Signaled(number)), Some((signal, _))) if number == signal.as_raw() => ", which was passed on,",
+            (Ending::Told(Event::Signaled(number)), Some((signal, _))) if number == signal.as_raw() => {
+                ", which was passed on,"
+            }
             _ => "",
         };
         let others = match self.ranks.iter().filter(|rank| rank.ending.is_none()).count() {
@@ -282,6 +233,7 @@ impl Launcher {
         let now = Instant::now();
         if let Some((at, limit)) = self.time_limit
             && self.code.is_none()
+            && self.judge_at.is_none()
             && now >= at
         {
             let running: Vec<u32> =

@@ -6,6 +6,9 @@ use std::net::{Ipv4Addr, SocketAddr};
 use anyhow::Context;
 use fulmen_fabric::bootstrap::{Coordinator, Options, Secret, Serving};
 
+use super::RunError;
+use super::control::limit_of;
+
 /// A coordinator at work. It ends when this is dropped.
 pub struct Meeting {
     serving: Serving,
@@ -15,6 +18,17 @@ pub struct Meeting {
 impl Meeting {
     /// Opens a meeting of `size` ranks on a free port of the loopback interface.
     pub fn open(size: u32) -> anyhow::Result<Meeting> {
+        Meeting::try_open(size).map_err(|error| {
+            // A limit of the system says how to raise it, wherever it was hit.
+            let cause = error.chain().find_map(|cause| cause.downcast_ref::<io::Error>());
+            match cause.and_then(limit_of) {
+                Some(limit) => RunError::Limit { ranks: size, limit }.into(),
+                None => error,
+            }
+        })
+    }
+
+    fn try_open(size: u32) -> anyhow::Result<Meeting> {
         let secret = Secret::generate()?;
         let hex = secret.to_hex();
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));

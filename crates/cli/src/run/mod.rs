@@ -10,6 +10,7 @@ mod lines;
 mod meeting;
 mod processes;
 mod program;
+mod rank;
 mod relay;
 mod signals;
 mod start;
@@ -33,7 +34,7 @@ pub const SUPERVISE: &str = "__supervise";
 pub const START: &str = "__start";
 
 /// Most ranks of one run.
-const MAX_RANKS: i64 = 1024;
+const MAX_RANKS: u32 = 1024;
 
 /// Start a program N times on this machine, as the ranks of one group.
 ///
@@ -49,16 +50,16 @@ const MAX_RANKS: i64 = 1024;
 #[derive(clap::Args)]
 pub struct Args {
     /// How many ranks to start, 1 to 1024.
-    #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MAX_RANKS))]
+    #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = rank_count, allow_negative_numbers = true)]
     ranks: u32,
     /// Use the software RDMA device with the limits and rules of this hardware, instead of shared memory.
     #[arg(long, value_enum, env = "FULMEN_PROFILE")]
     profile: Option<Profile>,
     /// End the run with exit code 124 when it takes longer than this.
-    #[arg(long, value_name = "SECONDS", value_parser = positive_seconds)]
+    #[arg(long, value_name = "SECONDS", value_parser = positive_seconds, allow_negative_numbers = true)]
     timeout: Option<Duration>,
     /// The time between SIGTERM and SIGKILL.
-    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "2")]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true, default_value = "2")]
     grace: Duration,
     /// Pass the ranks' output on without labels and without changing a byte.
     #[arg(long)]
@@ -161,6 +162,14 @@ fn check_descriptors(ranks: u32) -> Result<(), RunError> {
     match getrlimit(Resource::Nofile).current {
         Some(limit) if limit < needed => Err(RunError::Descriptors { ranks, needed, limit }),
         _ => Ok(()),
+    }
+}
+
+/// Reads a number of ranks.
+fn rank_count(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(count) if (1..=MAX_RANKS).contains(&count) => Ok(count),
+        _ => Err(format!("a run has 1 to {MAX_RANKS} ranks")),
     }
 }
 

@@ -40,6 +40,8 @@ impl Relay {
     /// Starts to pass on what `sources` give.
     pub fn start(sources: Vec<Source>) -> io::Result<Relay> {
         let (pipe, messages) = io::pipe()?;
+        // A launcher that waited for its messages to be read could be held up by the reader of standard error after all.
+        rustix::fs::fcntl_setfl(&messages, rustix::fs::OFlags::NONBLOCK)?;
         let (ended, end) = io::pipe()?;
         let thread = thread::Builder::new().name("output".to_string()).spawn(move || {
             let result = relay(pipe, sources);
@@ -52,7 +54,7 @@ impl Relay {
     /// Shows a message of the launcher, between the ranks' lines.
     pub fn say(&mut self, text: &str) {
         if let Some(pipe) = &mut self.messages {
-            // A relay that is gone has failed to write to standard error: nobody would read this either.
+            // A relay that is gone, or stuck behind thousands of messages, has nobody who would read this one.
             let _ = pipe.write_all(message(text).as_bytes());
         }
     }
@@ -137,12 +139,13 @@ impl Worker {
     }
 
     fn write(&mut self, to: Stream) {
-        if !self.out.is_empty() && !self.closed.contains(&to) {
-            if let Err(error) = to.write_all(&self.out) {
-                self.closed.push(to);
-                if error.kind() != io::ErrorKind::BrokenPipe && self.result.is_ok() {
-                    self.result = Err(error);
-                }
+        if !self.out.is_empty()
+            && !self.closed.contains(&to)
+            && let Err(error) = to.write_all(&self.out)
+        {
+            self.closed.push(to);
+            if error.kind() != io::ErrorKind::BrokenPipe && self.result.is_ok() {
+                self.result = Err(error);
             }
         }
         self.out.clear();

@@ -24,7 +24,7 @@ impl Signals {
     pub fn listen(left_alone: u64) -> io::Result<Signals> {
         let (read, write) = UnixStream::pair()?;
         let wanted = PASSED_ON.into_iter().filter(|signal| left_alone & (1 << (signal - 1)) == 0);
-        let delivery = SignalDelivery::with_pipe(read, write, SignalOnly::default(), wanted.chain([SIGCHLD]))?;
+        let delivery = SignalDelivery::with_pipe(read, write, SignalOnly, wanted.chain([SIGCHLD]))?;
         Ok(Signals { delivery })
     }
 

@@ -5,6 +5,8 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
+use signal_hook::consts::{SIGBUS, SIGFPE, SIGILL, SIGKILL, SIGSEGV, SIGSYS};
+
 use super::control::{Event, limit_of};
 use super::signals;
 
@@ -21,6 +23,17 @@ impl Ending {
     /// Whether the rank did its work.
     pub fn is_success(self) -> bool {
         self == Ending::Told(Event::Exited(0))
+    }
+
+    /// Whether this happens to a rank from outside or by a fault of its own, and not because it noticed that another has
+    /// failed: then it gave up in order, with an exit code, SIGABRT or SIGPIPE.
+    pub fn is_sudden(self) -> bool {
+        const SUDDEN: [i32; 6] = [SIGKILL, SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGSYS];
+        match self {
+            Ending::Told(Event::Signaled(signal)) => SUDDEN.contains(&signal),
+            Ending::Told(_) => false,
+            Ending::Lost(_) => true,
+        }
     }
 
     /// The code that a shell would give.
@@ -104,6 +117,12 @@ mod tests {
         assert_eq!(Ending::Told(Event::NotExecuted(8)).exit_code(), 126);
         assert!(Ending::Told(Event::Exited(0)).is_success());
         assert!(!Ending::Told(Event::Exited(256)).is_success());
+    }
+
+    #[test]
+    fn giving_up_is_not_sudden() {
+        assert!(Ending::Told(Event::Signaled(SIGKILL)).is_sudden() && Ending::Lost(15).is_sudden());
+        assert!(!Ending::Told(Event::Signaled(6)).is_sudden() && !Ending::Told(Event::Exited(1)).is_sudden());
     }
 
     #[test]

@@ -1,0 +1,12 @@
+//! The command as a user meets it: the real program, with small shell scripts as ranks.
+
+#![forbid(unsafe_code)]
+
+mod bad_input;
+mod ending;
+mod environment;
+mod kill;
+mod meet;
+mod output;
+mod signals;
+mod support;

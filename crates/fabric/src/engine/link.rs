@@ -280,6 +280,12 @@ impl Link {
         self.ops.unfinished()
     }
 
+    /// How many sends have not ended.
+    #[must_use]
+    pub fn sending(&self) -> usize {
+        self.ops.sending()
+    }
+
     /// Gives an operation up. After [`Cancel::Released`] it is gone: nothing of it is written or read any more. In the
     /// other cases it stays, to be polled or detached.
     ///

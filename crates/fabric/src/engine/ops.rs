@@ -233,4 +233,9 @@ impl Ops {
     pub(super) fn unfinished(&self) -> usize {
         self.slots.iter().filter(|slot| !matches!(slot.op, Op::Free | Op::Done(_))).count()
     }
+
+    /// How many sends have not ended.
+    pub(super) fn sending(&self) -> usize {
+        self.slots.iter().filter(|slot| matches!(slot.op, Op::Send(_))).count()
+    }
 }

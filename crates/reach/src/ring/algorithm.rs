@@ -86,15 +86,17 @@ impl<W: Words> Writer<W> {
         self.geometry.max_frame
     }
 
-    /// Whether a frame of `len` bytes may be written now. One slot more than it takes is kept free: the head that
-    /// follows must be zeroed before the frame is published.
+    /// Whether a frame of `len` bytes may be written now.
+    ///
+    /// It may fill the ring. The slot after it is then the oldest unread frame's, whose head is not stale, so that
+    /// [`Writer::publish`] leaves it alone.
     #[inline(always)]
     pub(super) fn reserve(&mut self, len: usize) -> Result<bool, RingError> {
         if len > self.geometry.max_frame {
             return Err(RingError::TooLong { len, max: self.geometry.max_frame });
         }
         let slots = slots_of(len);
-        if self.position - self.read + slots >= self.geometry.slots && !self.refresh(slots)? {
+        if self.position - self.read + slots > self.geometry.slots && !self.refresh(slots)? {
             return Ok(false);
         }
         if slots > 1 {
@@ -111,7 +113,7 @@ impl<W: Words> Writer<W> {
             return Err(RingError::Corrupt { what: "its read position left the frames in flight" });
         }
         self.read = read;
-        Ok(used + slots < self.geometry.slots)
+        Ok(used + slots <= self.geometry.slots)
     }
 
     /// Remembers that the next `count` slots after the current one lose their heads to payload.

@@ -19,6 +19,8 @@ fn ring(capacity: usize) -> (Producer, Consumer, Exposed) {
 #[derive(Clone, Debug)]
 enum Step {
     Push(usize, u8),
+    /// Payload that looks like heads of frames, should one take it for them.
+    PushTrap(usize),
     /// A reservation that is given up after some bytes.
     GiveUp(usize),
     Pop,
@@ -28,6 +30,7 @@ fn steps(longest: usize) -> impl Strategy<Value = Vec<Step>> {
     let len = prop_oneof![3 => 0..=INLINE + 8, 2 => 0..=longest, 1 => Just(longest)];
     let step = prop_oneof![
         4 => (len.clone(), any::<u8>()).prop_map(|(len, byte)| Step::Push(len, byte)),
+        2 => len.clone().prop_map(Step::PushTrap),
         1 => len.prop_map(Step::GiveUp),
         4 => Just(Step::Pop),
     ];
@@ -38,6 +41,18 @@ fn payload(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|at| seed.wrapping_add(at as u8)).collect()
 }
 
+/// In each slot that a frame at `position` goes on through: the head of an empty frame of that slot's next lap.
+fn trap(position: u64, len: usize, capacity: usize) -> Vec<u8> {
+    let slots = (capacity / LINE) as u64;
+    let mut bytes = vec![0xaa; len];
+    for (more, slot) in (INLINE..len).step_by(LINE).zip(position + 1..) {
+        let head = (1 << 31 | (slot / slots + 1)) << 32;
+        let end = len.min(more + HEAD);
+        bytes[more..end].copy_from_slice(&u64::to_ne_bytes(head)[..end - more]);
+    }
+    bytes
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -46,11 +61,18 @@ proptest! {
                           steps in steps(4096 / 2 - HEAD)) {
         let (mut producer, mut consumer, _memory) = ring(capacity);
         let mut model = VecDeque::new();
+        let mut position = 0;
         for step in steps {
+            let len = match step {
+                Step::Push(len, _) | Step::PushTrap(len) | Step::GiveUp(len) => len % (producer.max_frame() + 1),
+                Step::Pop => 0,
+            };
             match step {
-                Step::Push(len, seed) => {
-                    let len = len % (producer.max_frame() + 1);
-                    let bytes = payload(len, seed);
+                Step::Push(..) | Step::PushTrap(_) => {
+                    let bytes = match step {
+                        Step::Push(_, seed) => payload(len, seed),
+                        _ => trap(position, len, capacity),
+                    };
                     let (one, other) = (cuts.0 as usize * len / 255, cuts.1 as usize * len / 255);
                     let (one, other) = (one.min(other), one.max(other));
                     let pushed = producer.try_push(&[&bytes[..one], &bytes[one..other], &bytes[other..]]).unwrap();
@@ -58,12 +80,12 @@ proptest! {
                     prop_assert!(pushed || !model.is_empty());
                     if pushed {
                         model.push_back(bytes);
+                        position += (len + HEAD).div_ceil(LINE) as u64;
                     }
                 }
-                Step::GiveUp(len) => {
-                    let len = len % (producer.max_frame() + 1);
+                Step::GiveUp(_) => {
                     if let Some(mut room) = producer.reserve(len).unwrap() {
-                        room.write(&payload(len, 0xee));
+                        room.write(&trap(position, len, capacity));
                     }
                 }
                 Step::Pop => {
@@ -71,6 +93,7 @@ proptest! {
                     prop_assert_eq!(popped, model.pop_front());
                 }
             }
+            prop_assert_eq!(consumer.peek().unwrap().is_none(), model.is_empty());
         }
         while let Some(expected) = model.pop_front() {
             prop_assert_eq!(consumer.try_pop(|frame| frame.to_vec()).unwrap(), Some(expected));
@@ -91,7 +114,7 @@ proptest! {
             memory.write(at, &word.to_ne_bytes());
             match step {
                 Step::Push(len, seed) => { let _ = producer.try_push(&[&payload(len, seed)]); }
-                Step::GiveUp(len) => { let _ = producer.reserve(len); }
+                Step::PushTrap(len) | Step::GiveUp(len) => { let _ = producer.reserve(len); }
                 Step::Pop => {
                     let popped = consumer.try_pop(|frame| frame.to_vec());
                     if let Ok(Some(bytes)) = popped {
@@ -106,14 +129,15 @@ proptest! {
 #[test]
 fn payload_that_looks_like_a_later_head_is_not_taken_for_one() {
     let (mut producer, mut consumer, _memory) = ring(256);
-    // Every word of it is the head of an empty frame in one of the next laps.
-    for lap in 0..50u64 {
-        let words: Vec<u8> = (0..15).flat_map(|_| (((lap / 4 + 1) | 1 << 31) << 32).to_le_bytes()).collect();
-        assert!(producer.try_push(&[&words]).unwrap());
-        assert_eq!(consumer.try_pop(|frame| frame.to_vec()).unwrap(), Some(words));
-        assert!(producer.try_push(&[b"short"]).unwrap());
-        assert_eq!(consumer.try_pop(|frame| frame.to_vec()).unwrap().as_deref(), Some(&b"short"[..]));
-        assert!(consumer.peek().unwrap().is_none(), "a stale word was taken for a frame in round {lap}");
+    let mut position = 0;
+    // Two slots and one in turn, so that each slot is led to from either.
+    for round in 0..200 {
+        let len = if round % 2 == 0 { 120 } else { 8 };
+        let bytes = trap(position, len, 256);
+        position += (len + HEAD).div_ceil(LINE) as u64;
+        assert!(producer.try_push(&[&bytes]).unwrap());
+        assert_eq!(consumer.try_pop(|frame| frame.to_vec()).unwrap(), Some(bytes));
+        assert!(consumer.peek().unwrap().is_none(), "payload was taken for a frame in round {round}");
     }
 }
 
