@@ -10,7 +10,7 @@ use super::link::{Control, Lent, Link};
 use super::ops::{Op, OpId, Ops, Recv, RecvPhase, Send, SendPhase, Target};
 use super::{OpError, Place};
 
-/// Where a [`Copy`] goes.
+/// Where a [`struct@Copy`] goes.
 #[derive(Debug)]
 pub enum Into {
     /// Into this memory: as many bytes as the copy has.
