@@ -73,7 +73,7 @@ pub enum StartError {
     },
     /// Devices do not connect the ranks.
     #[error("{0}")]
-    Device(#[from] DeviceError),
+    Device(#[source] Box<DeviceError>),
     /// Options that make no sense.
     #[error("the options are impossible: {0}")]
     Options(&'static str),
@@ -104,6 +104,12 @@ pub enum StartError {
         /// What it said.
         problem: String,
     },
+}
+
+impl From<DeviceError> for StartError {
+    fn from(cause: DeviceError) -> StartError {
+        StartError::Device(Box::new(cause))
+    }
 }
 
 /// The ranks of a program, connected. A clone is another handle; with the last one, this rank leaves: it
@@ -194,6 +200,7 @@ impl Fabric {
             // Everybody has mapped it.
             node.unshare(key);
         }
+        life.on_broken(session.desertion());
         let weak: Weak<Life> = Arc::downgrade(&life);
         session.on_lost(move |lost| {
             if let Some(life) = weak.upgrade() {

@@ -129,7 +129,7 @@ fn tell<L, M: Serialize + DeserializeOwned>(
 }
 
 fn call<'a>(info: &'a DeviceInfo, what: &'static str) -> impl Fn(VerbsError) -> DeviceError + 'a {
-    move |cause| DeviceError::Call { device: info.name.clone(), what, cause }
+    move |cause| DeviceError::Call { device: info.name.clone(), what, cause: Box::new(cause) }
 }
 
 fn prepare(session: &Session, devices: &[Arc<dyn Device>], pool: &Region) -> Result<(Prepared, Offer), DeviceError> {
@@ -283,7 +283,7 @@ fn bring_up(
             peer_device: offer.device.clone(),
             peer_qp: theirs.number,
             state: step.target(),
-            cause,
+            cause: Box::new(cause),
         })?;
     }
     Ok(())

@@ -77,7 +77,7 @@ pub enum DeviceError {
         /// What was to be done.
         what: &'static str,
         /// Why it was not.
-        cause: VerbsError,
+        cause: Box<VerbsError>,
     },
     /// A queue pair does not connect.
     #[error(
@@ -97,7 +97,7 @@ pub enum DeviceError {
         /// The state that the queue pair here was to go to.
         state: QueuePairState,
         /// Why it did not.
-        cause: VerbsError,
+        cause: Box<VerbsError>,
     },
     /// There is no memory for frames.
     #[error("no memory for frames: {0}")]

@@ -88,10 +88,10 @@ impl Plan {
         let frame = u64::from(flow.frame.min(one)).min(message) as u32;
         let mut plan = Plan { kind, mtu, frame, chunk: 0, chunks: 0, immediate: ours.immediate && theirs.immediate };
         let buffers = plan.config(flow).receive_buffers().max(SENDS) as u64;
-        for end in [ours, theirs] {
+        for (end, name) in [(ours, ours.device.clone()), (theirs, format!("rank {peer}'s {}", theirs.device))] {
             let (needed, limit) = (buffers * end.depth_of(frame.into()), u64::from(end.queue_depth));
             if needed > limit {
-                return Err(DeviceError::Depth { device: end.device.clone(), needed, limit });
+                return Err(DeviceError::Depth { device: name, needed, limit });
             }
         }
         // Whole frames of the device, so that all chunks but the last take the same of a queue.
@@ -170,7 +170,8 @@ mod tests {
         let mut short = offer(true, None);
         short.queue_depth = 20;
         let error = Plan::new(&Flow::default(), &offer(true, None), &short, 3).unwrap_err();
-        assert!(matches!(error, DeviceError::Depth { needed: 81, limit: 20, .. }), "{error}");
+        assert!(matches!(error, DeviceError::Depth { limit: 20, .. }), "{error}");
+        assert!(error.to_string().contains("rank 3's a"), "{error}");
     }
 
     proptest! {
