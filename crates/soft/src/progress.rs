@@ -174,8 +174,7 @@ impl Drop for Waiting<'_> {
 pub(crate) fn start(device: &Arc<DeviceCore>) -> std::io::Result<()> {
     let progress = device.progress.clone();
     let weak = Arc::downgrade(device);
-    let handle =
-        thread::Builder::new().name(device.info.name.clone()).spawn(move || progress.run(&weak))?;
+    let handle = thread::Builder::new().name(device.info.name.clone()).spawn(move || progress.run(&weak))?;
     *lock(&device.progress.thread) = Some(handle);
     Ok(())
 }

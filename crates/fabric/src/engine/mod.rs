@@ -42,13 +42,16 @@
 mod frame;
 mod incoming;
 mod link;
+mod matching;
+mod moves;
 mod ops;
 mod outgoing;
 #[cfg(test)]
 mod tests;
 
 pub use frame::{FRAGMENT_HEADER, Header, Incoming, MAX_HEADER, PREFIX};
-pub use link::{Cancel, Copy, Into, Lent, Link, Posting};
+pub use link::{Cancel, Lent, Link};
+pub use moves::{Copy, Into, Posting};
 pub use ops::{OpId, Source, Target};
 pub use outgoing::{Body, Outgoing};
 

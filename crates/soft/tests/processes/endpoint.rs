@@ -58,13 +58,8 @@ impl Endpoint {
         };
         let mr = pd.register(&region, 0..bytes, access).expect("a registration");
         let cq = device.create_cq(4000, None).expect("a completion queue");
-        let limits = QueuePairLimits {
-            send_depth: 2000,
-            recv_depth: 2000,
-            send_pieces: 1,
-            recv_pieces: 1,
-            inline_bytes: 0,
-        };
+        let limits =
+            QueuePairLimits { send_depth: 2000, recv_depth: 2000, send_pieces: 1, recv_pieces: 1, inline_bytes: 0 };
         let init = QueuePairInit {
             kind: kind_of(profile),
             send_cq: cq.clone(),
