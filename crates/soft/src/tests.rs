@@ -49,10 +49,10 @@ impl Side {
     fn connect(&self, peer: &Side) {
         let remote_gid: Gid = peer.device.gid_table(1).unwrap()[0].gid;
         let path = Path { remote_gid, local_gid_index: 0, remote_qp: peer.qp.qp_num(), mtu: Mtu::B4096 };
-        let min_rnr_timer = RnrTimer(1);
-        self.qp.modify(&Transition::ReadyToReceive { path, recv_psn: 0, reads_served: 1, min_rnr_timer }).unwrap();
+        let (min_rnr_timer, reads) = (RnrTimer(1), self.device.info().limits.reads_in_flight);
+        self.qp.modify(&Transition::ReadyToReceive { path, recv_psn: 0, reads_served: reads, min_rnr_timer }).unwrap();
         let timeout = AckTimeout(8);
-        let rts = Transition::ReadyToSend { send_psn: 0, timeout, retries: 1, rnr_retries: 1, reads_in_flight: 1 };
+        let rts = Transition::ReadyToSend { send_psn: 0, timeout, retries: 1, rnr_retries: 1, reads_in_flight: reads };
         self.qp.modify(&rts).unwrap();
     }
 
@@ -153,7 +153,7 @@ fn survives(profile: Profile, kind: QueuePairKind, scribbles: &[Scribble]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn hostile_words_break_a_reliable_connection_only(scribbles in scribbles()) {

@@ -255,9 +255,9 @@ impl Link {
         if self.config.rendezvous != super::Rendezvous::Matched {
             return Err(ProtocolError::Malformed { what: "a Cts where the receiver copies" });
         }
-        let before = match send.phase {
-            SendPhase::Offered => 0,
-            SendPhase::Moving { granted } if !stream => granted,
+        let (before, sent) = match send.phase {
+            SendPhase::Offered => (0, 0),
+            SendPhase::Moving { granted, sent, fin: None } if !stream => (granted, sent),
             _ => return Err(WRONG),
         };
         if stream {
@@ -269,7 +269,7 @@ impl Link {
             return Err(ProtocolError::Malformed { what: "what a Cts grants" });
         }
         let memory = memory.clone();
-        send.phase = SendPhase::Moving { granted };
+        send.phase = SendPhase::Moving { granted, sent, fin: None };
         self.postings.push_back(Posting::Send { op, memory, range: before..granted });
         Ok(())
     }
@@ -282,8 +282,8 @@ impl Link {
                 let len = send.source.len();
                 match (send.phase, status) {
                     (SendPhase::Offered, _) => {}
-                    (SendPhase::Moving { granted }, Status::Delivered) if granted == len => {}
-                    (SendPhase::Moving { .. }, Status::Cancelled | Status::Failed) => {}
+                    (SendPhase::Moving { granted, fin: None, .. }, Status::Delivered) if granted == len => {}
+                    (SendPhase::Moving { fin: None, .. }, Status::Cancelled | Status::Failed) => {}
                     // The receiver has no use for the rest of a message that is going out in fragments: it is told that
                     // it ends here.
                     (SendPhase::Streaming { sent: sent @ 1.., to: None }, Status::Truncated) => {
@@ -298,19 +298,20 @@ impl Link {
                 if status == Status::Delivered && fields.len.get() != len {
                     return Err(ProtocolError::Malformed { what: "the length in a Fin" });
                 }
+                if let SendPhase::Moving { granted, sent, fin } = &mut send.phase
+                    && sent < granted
+                {
+                    // The peer may know that the last bytes have come before the device says that they have gone.
+                    *fin = Some(status);
+                    return Ok(());
+                }
                 (op, len)
             }
             // A message in fragments ends for its sender with the last one, before its receiver refuses it.
             Named::Live(_, _) | Named::Stale => return Ok(()),
             Named::Unknown => return Err(ProtocolError::Malformed { what: "the send that a Fin names" }),
         };
-        let outcome = match status {
-            Status::Delivered => Ok(len),
-            Status::Truncated => Err(OpError::Refused { len }),
-            Status::Cancelled => Err(OpError::Cancelled),
-            Status::Failed => Err(OpError::Unreachable),
-        };
-        self.ops.finish(op, outcome);
+        self.ops.finish(op, status.outcome(len));
         Ok(())
     }
 

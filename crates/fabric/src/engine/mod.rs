@@ -25,7 +25,7 @@
 //!   [`Rendezvous::Mapped`], the receiver copies them out of the sender's memory and says Fin; [`Rendezvous::Matched`], the
 //!   receiver's driver posts receives for them, Cts grants what was posted, the sender's driver sends exactly as many bytes
 //!   in chunks of the same lengths on a channel of its own, and Fin comes from the receiver, so that the end of a send always
-//!   means delivery.
+//!   means delivery. It also waits until the sender's device holds the memory no longer.
 //!
 //! # Credits
 //!

@@ -7,10 +7,10 @@ use fulmen_memory::Exposed;
 
 use super::frame::Status;
 use super::link::{Control, Lent, Link};
-use super::ops::{Op, OpId, Ops, Recv, RecvPhase, Target};
+use super::ops::{Op, OpId, Ops, Recv, RecvPhase, Send, SendPhase, Target};
 use super::{OpError, Place};
 
-/// Where a [`Copy`] goes.
+/// Where a [`struct@Copy`] goes.
 #[derive(Debug)]
 pub enum Into {
     /// Into this memory: as many bytes as the copy has.
@@ -44,7 +44,7 @@ pub enum Posting {
         memory: Exposed,
     },
     /// Send this part of `memory`, in chunks: the peer has posted receives for it. Ranges of one message follow one
-    /// another.
+    /// another. The driver says [`Link::sent`] when the device has done it and no longer holds the memory.
     Send {
         /// The send.
         op: OpId,
@@ -117,5 +117,24 @@ impl Link {
         let Op::Recv(Recv { phase: RecvPhase::Granted { peer_op, len, .. }, .. }) = *self.ops.get(op) else { return };
         self.control.push_back(Control::Fin { op: peer_op, status: Status::Delivered, len });
         self.ops.finish(op, Ok(len));
+    }
+
+    /// The device has sent the first `upto` bytes of this message, and holds their memory no longer.
+    ///
+    /// # Panics
+    /// If fewer were granted, or that was said before.
+    pub fn sent(&mut self, op: OpId, upto: u64) {
+        if !self.ops.is_live(op) {
+            return;
+        }
+        let Op::Send(Send { phase: SendPhase::Moving { granted, sent, fin }, source, .. }) = self.ops.get(op) else {
+            return;
+        };
+        assert!(upto > *sent && upto <= *granted, "{upto} bytes are sent after {sent} of {granted}");
+        *sent = upto;
+        if let Some(status) = fin.filter(|_| sent == granted) {
+            let outcome = status.outcome(source.len());
+            self.ops.finish(op, outcome);
+        }
     }
 }
