@@ -10,6 +10,7 @@
 //! See [`engine`](crate::engine) for the protocol.
 
 use std::fmt;
+use std::sync::MutexGuard;
 use std::task::Poll;
 use std::thread;
 use std::time::Duration;
@@ -17,6 +18,7 @@ use std::time::Duration;
 use fulmen_memory::Exposed;
 
 use crate::engine::{Cancel, Lent, OpError, OpId, Source, Target};
+use crate::lanes::Lane;
 use crate::{Fabric, FabricError, Loss, OpName};
 
 /// Payload up to which a message of exposed memory goes through the stack.
@@ -98,8 +100,12 @@ impl Fabric {
         const OP: OpName = "recv";
         let mut lane = self.lane(OP, from)?;
         let op = lane.link.recv(tag, Target::Lent(into.len() as u64));
-        drop(lane);
-        self.finish(OP, from, op, timeout, &mut Lent::Target(op, into))
+        let mut lent = Lent::Target(op, into);
+        // Most often it is there, or nearly.
+        match self.poll_locked(from, lane, op, &mut lent) {
+            Poll::Ready(outcome) => self.told(OP, from, outcome),
+            Poll::Pending => self.finish(OP, from, op, timeout, &mut lent),
+        }
     }
 
     /// Starts to send a message. The handle owns the memory until the operation has ended.
@@ -149,7 +155,7 @@ impl Fabric {
         Operation { fabric: self.clone(), rank, name, op: Some(op) }
     }
 
-    fn lane(&self, op: OpName, rank: u32) -> Result<std::sync::MutexGuard<'_, crate::lanes::Lane>, FabricError> {
+    fn lane(&self, op: OpName, rank: u32) -> Result<MutexGuard<'_, Lane>, FabricError> {
         self.inner.check_peer(op, rank)?;
         self.inner.lanes.lock(rank).ok_or(FabricError::NoLink { op, rank })
     }
@@ -167,10 +173,22 @@ impl Fabric {
     fn poll_op(&self, rank: u32, op: OpId, lent: &mut Lent<'_>) -> Poll<Result<u64, OpError>> {
         let lanes = &self.inner.lanes;
         let lane = lanes.lock(rank).expect("the lane on which the operation was started");
+        self.poll_locked(rank, lane, op, lent)
+    }
+
+    #[inline]
+    fn poll_locked(
+        &self,
+        rank: u32,
+        lane: MutexGuard<'_, Lane>,
+        op: OpId,
+        lent: &mut Lent<'_>,
+    ) -> Poll<Result<u64, OpError>> {
+        let lanes = &self.inner.lanes;
         let (_, mut lane) = lanes.pump(rank, lane, lent);
         let outcome = lane.link.poll(op, lent);
-        if outcome.is_ready() {
-            // It may have made room that the peer waits for.
+        if outcome.is_ready() && lane.link.has_answers() {
+            // It made room that the peer may wait for.
             drop(lanes.pump(rank, lane, lent));
         }
         outcome

@@ -22,7 +22,7 @@ use crate::pair::Pair;
 use crate::progress::{self, Progress};
 use crate::registrations::Registrations;
 use crate::remote::Remote;
-use crate::wire::Cause;
+use crate::wire::{Cause, PeerWire};
 
 /// Devices of one node.
 const MOST_DEVICES: u32 = 32;
@@ -69,6 +69,9 @@ pub enum OpenError {
 ///
 /// A device has one port. Its only GID names the node on which it was opened, so that peers find it. A device and all
 /// that was made of it keep the node open.
+///
+/// Two calls wait for a peer: the transition to RTR connects to it, which ends after 10 s with
+/// [`VerbsError::Unreachable`], and the end of a registration waits for a peer that is just working on it, 2 s at most.
 #[derive(Clone)]
 pub struct SoftDevice {
     core: Arc<DeviceCore>,
@@ -97,6 +100,8 @@ pub(crate) struct DeviceCore {
     /// Slots of queue pairs that are free, each with the salt of its next number.
     slots: Mutex<VecDeque<(u32, u32)>>,
     remotes: Mutex<HashMap<(NodeAddress, u32), Weak<Remote>>>,
+    /// Peers that were in the middle of something when their queue pair was let go.
+    lingering: Mutex<Vec<(Arc<Remote>, PeerWire)>>,
 }
 
 impl SoftDevice {
@@ -124,10 +129,8 @@ impl SoftDevice {
         directory.announce(profile.code());
         let (index, directory_key) = publish(node, &region)?;
         let name = format!("soft{index}");
-        let random = getrandom::u32().map_err(|cause| OpenError::System {
-            action: "get random bytes",
-            cause: std::io::Error::other(cause),
-        })?;
+        let random = getrandom::u32()
+            .map_err(|cause| OpenError::System { action: "get random bytes", cause: std::io::Error::other(cause) })?;
         let budgets = Budgets {
             protection_domains: Budget::new(name.as_str(), "protection domains", limits.protection_domains.into()),
             completion_queues: Budget::new(name.as_str(), "completion queues", limits.completion_queues.into()),
@@ -149,6 +152,7 @@ impl SoftDevice {
             pairs: Mutex::default(),
             slots: Mutex::new((0..at::PAIR_SLOTS as u32).map(|slot| (slot, random % SALTS)).collect()),
             remotes: Mutex::default(),
+            lingering: Mutex::default(),
         });
         progress::start(&core).map_err(|cause| OpenError::System { action: "start a thread", cause })?;
         let progress = Arc::downgrade(&core.progress);
@@ -268,7 +272,21 @@ impl DeviceCore {
         Ok(remote)
     }
 
-    /// Waits until no peer works on registration `key`, which is no longer valid.
+    /// Remembers a peer that works on a registration of this process, and starts nothing new.
+    pub(crate) fn linger(&self, remote: Arc<Remote>, wire: PeerWire) {
+        if wire.works() {
+            lock(&self.lingering).push((remote, wire));
+        }
+    }
+
+    fn lingers_on(&self, key: u32) -> bool {
+        let mut lingering = lock(&self.lingering);
+        lingering.retain(|(remote, wire)| remote.is_alive() && wire.works());
+        lingering.iter().any(|(_, wire)| wire.works_on(key))
+    }
+
+    /// Waits until no peer works on registration `key`, which is no longer valid: 2 s at most, after which the peer is
+    /// taken to be stopped.
     pub(crate) fn wait_for_peers(&self, key: u32) {
         let until = Instant::now() + WORK_PATIENCE;
         let pairs: Vec<Arc<Pair>> = lock(&self.pairs).clone();
@@ -276,6 +294,9 @@ impl DeviceCore {
             while pair.peer_works_on(key) && Instant::now() < until {
                 thread::yield_now();
             }
+        }
+        while self.lingers_on(key) && Instant::now() < until {
+            thread::yield_now();
         }
     }
 }

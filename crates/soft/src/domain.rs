@@ -35,8 +35,7 @@ impl ProtectionDomain for DomainHandle {
             return Err(VerbsError::Invalid { what: "registration", problem });
         }
         let claim = device.budgets.memory_regions.take()?;
-        let added =
-            device.registrations.add(&device.node, &device.directory, region, &range, access, self.0.number);
+        let added = device.registrations.add(&device.node, &device.directory, region, &range, access, self.0.number);
         let key = match added {
             Ok(Some(key)) => key,
             Ok(None) => {

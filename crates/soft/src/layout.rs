@@ -92,7 +92,7 @@ pub(crate) const RING: Layout = Layout::new(256 << 10);
 
 /// Messages up to this many bytes travel in the ring, so that the sender's memory is read and written once more but
 /// never mapped by the receiver; longer ones are copied once, by the receiver, out of the sender's region.
-pub(crate) const EAGER: usize = 4096;
+pub(crate) const EAGER: usize = 2048;
 
 /// Messages from memory that cannot be shared travel through the ring in parts of this many bytes.
 pub(crate) const PART: usize = 32 << 10;

@@ -37,3 +37,6 @@ mod wire;
 
 pub use device::{OpenError, SoftDevice};
 pub use profile::{Profile, UnknownProfile};
+
+#[cfg(test)]
+mod tests;

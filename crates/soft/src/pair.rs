@@ -218,9 +218,7 @@ impl Pair {
         inner.state = QueuePairState::Error;
         // First the peer is told that nothing of this side's memory may be read any more, then the memory goes.
         inner.wire.void();
-        if let Some(link) = inner.link.take() {
-            link.remote.wake();
-        }
+        self.unlink(inner);
         for send in inner.sends.drain(..) {
             self.complete_send(send.wr_id, CompletionStatus::Flushed, send.opcode(), 0);
         }
@@ -228,6 +226,15 @@ impl Pair {
             self.complete_recv(recv.request.wr_id, CompletionStatus::Flushed);
         }
         inner.forget();
+    }
+
+    /// Lets go of the peer, which was told.
+    fn unlink(&self, inner: &mut Inner) {
+        if let Some(link) = inner.link.take() {
+            link.remote.wake();
+            // It may be in the middle of a WRITE, for which the end of the registration has to wait.
+            self.domain.device.linger(link.remote, link.wire);
+        }
     }
 
     /// Takes a new wire, so that nothing of the old connection is mistaken for the next one's.
@@ -238,9 +245,7 @@ impl Pair {
         device.directory.set_pair(pair_slot(self.number), self.number, SharedPair::of(&wire));
         inner.wire.void();
         inner.wire = wire;
-        if let Some(link) = inner.link.take() {
-            link.remote.wake();
-        }
+        self.unlink(inner);
         inner.sends.clear();
         inner.recvs.clear();
         inner.forget();
@@ -381,9 +386,7 @@ impl Drop for PairHandle {
             // The peer learns first that nothing may be read any more; the memory goes after that.
             inner.wire.void();
             inner.state = QueuePairState::Reset;
-            if let Some(link) = inner.link.take() {
-                link.remote.wake();
-            }
+            pair.unlink(&mut inner);
             inner.sends.clear();
             inner.recvs.clear();
         }

@@ -22,8 +22,8 @@ use crate::remote::Remote;
 const POLLED_LATELY: Duration = Duration::from_millis(1);
 /// A program that polled so often while the thread was in charge drives for itself.
 const POLLS_TO_LEAVE: u64 = 64;
-/// The longest sleep: it only bounds the wait.
-const LONGEST: Duration = Duration::from_secs(60);
+/// The longest sleep. It bounds what a peer can do that spoils the doorbell's words, so that a wake-up is lost.
+const LONGEST: Duration = Duration::from_millis(250);
 /// How long the thread looks for more before it sleeps.
 const LOOKS: u32 = 64;
 
@@ -174,8 +174,7 @@ impl Drop for Waiting<'_> {
 pub(crate) fn start(device: &Arc<DeviceCore>) -> std::io::Result<()> {
     let progress = device.progress.clone();
     let weak = Arc::downgrade(device);
-    let handle =
-        thread::Builder::new().name(device.info.name.clone()).spawn(move || progress.run(&weak))?;
+    let handle = thread::Builder::new().name(device.info.name.clone()).spawn(move || progress.run(&weak))?;
     *lock(&device.progress.thread) = Some(handle);
     Ok(())
 }

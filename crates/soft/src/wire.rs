@@ -183,6 +183,11 @@ impl PeerWire {
         self.words.atomic_u64(at::DOMAIN).load(Relaxed)
     }
 
+    /// Whether the peer says that it works on a registration of this process at the moment.
+    pub(crate) fn works(&self) -> bool {
+        self.words.atomic_u64(at::WORKING_ON).load(SeqCst) != 0
+    }
+
     /// Whether the peer says that it works on this process's registration `key` at the moment.
     pub(crate) fn works_on(&self, key: u32) -> bool {
         self.words.atomic_u64(at::WORKING_ON).load(SeqCst) == u64::from(key)

@@ -1,4 +1,5 @@
 //! Devices of several processes: this binary starts itself again in a role, and ends what it started in any case.
+#![cfg(target_os = "linux")]
 
 #[path = "processes/child.rs"]
 mod child;

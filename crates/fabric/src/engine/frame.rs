@@ -24,7 +24,7 @@
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::ProtocolError;
+use super::{OpError, ProtocolError};
 
 /// Bytes with which every frame begins.
 pub const PREFIX: usize = size_of::<Prefix>();
@@ -129,6 +129,16 @@ impl Status {
             3 => Status::Failed,
             _ => return Err(ProtocolError::Malformed { what: "the status of a Fin" }),
         })
+    }
+
+    /// What it means to the sender of `len` bytes.
+    pub(super) fn outcome(self, len: u64) -> Result<u64, OpError> {
+        match self {
+            Status::Delivered => Ok(len),
+            Status::Truncated => Err(OpError::Refused { len }),
+            Status::Cancelled => Err(OpError::Cancelled),
+            Status::Failed => Err(OpError::Unreachable),
+        }
     }
 }
 

@@ -4,7 +4,9 @@ use super::frame::{
     self, ABORT, CtsBody, FRAGMENT_HEADER, FinBody, FragmentBody, Incoming, Kind, MATCHED, PREFIX, Prefix, RtsBody,
     STREAM, Status,
 };
-use super::link::{Control, Inbound, Lent, Link, Posting, Unexpected, UnexpectedBody};
+use super::link::{Control, Inbound, Lent, Link};
+use super::matching::{Unexpected, UnexpectedBody};
+use super::moves::Posting;
 use super::ops::{Named, Op, OpId, Recv, RecvPhase, SendPhase, Source, Target};
 use super::{OpError, Place, ProtocolError};
 
@@ -253,9 +255,9 @@ impl Link {
         if self.config.rendezvous != super::Rendezvous::Matched {
             return Err(ProtocolError::Malformed { what: "a Cts where the receiver copies" });
         }
-        let before = match send.phase {
-            SendPhase::Offered => 0,
-            SendPhase::Moving { granted } if !stream => granted,
+        let (before, sent) = match send.phase {
+            SendPhase::Offered => (0, 0),
+            SendPhase::Moving { granted, sent, fin: None } if !stream => (granted, sent),
             _ => return Err(WRONG),
         };
         if stream {
@@ -267,7 +269,7 @@ impl Link {
             return Err(ProtocolError::Malformed { what: "what a Cts grants" });
         }
         let memory = memory.clone();
-        send.phase = SendPhase::Moving { granted };
+        send.phase = SendPhase::Moving { granted, sent, fin: None };
         self.postings.push_back(Posting::Send { op, memory, range: before..granted });
         Ok(())
     }
@@ -280,8 +282,8 @@ impl Link {
                 let len = send.source.len();
                 match (send.phase, status) {
                     (SendPhase::Offered, _) => {}
-                    (SendPhase::Moving { granted }, Status::Delivered) if granted == len => {}
-                    (SendPhase::Moving { .. }, Status::Cancelled | Status::Failed) => {}
+                    (SendPhase::Moving { granted, fin: None, .. }, Status::Delivered) if granted == len => {}
+                    (SendPhase::Moving { fin: None, .. }, Status::Cancelled | Status::Failed) => {}
                     // The receiver has no use for the rest of a message that is going out in fragments: it is told that
                     // it ends here.
                     (SendPhase::Streaming { sent: sent @ 1.., to: None }, Status::Truncated) => {
@@ -296,19 +298,20 @@ impl Link {
                 if status == Status::Delivered && fields.len.get() != len {
                     return Err(ProtocolError::Malformed { what: "the length in a Fin" });
                 }
+                if let SendPhase::Moving { granted, sent, fin } = &mut send.phase
+                    && sent < granted
+                {
+                    // The peer may know that the last bytes have come before the device says that they have gone.
+                    *fin = Some(status);
+                    return Ok(());
+                }
                 (op, len)
             }
             // A message in fragments ends for its sender with the last one, before its receiver refuses it.
             Named::Live(_, _) | Named::Stale => return Ok(()),
             Named::Unknown => return Err(ProtocolError::Malformed { what: "the send that a Fin names" }),
         };
-        let outcome = match status {
-            Status::Delivered => Ok(len),
-            Status::Truncated => Err(OpError::Refused { len }),
-            Status::Cancelled => Err(OpError::Cancelled),
-            Status::Failed => Err(OpError::Unreachable),
-        };
-        self.ops.finish(op, outcome);
+        self.ops.finish(op, status.outcome(len));
         Ok(())
     }
 
@@ -351,21 +354,6 @@ impl Link {
         self.posted.remove(at).map(|(_, op)| op)
     }
 
-    /// Prepares a receive for a message of `total` bytes; false if that is too long, which ends the receive.
-    pub(super) fn begin_filling(&mut self, op: OpId, total: u64, peer_op: u64) -> bool {
-        let Op::Recv(recv) = self.ops.get(op) else { unreachable!("only receives are filled") };
-        let room = recv.target.room();
-        if total > room {
-            self.ops.finish(op, Err(OpError::Truncated { len: total, room }));
-            if total > self.config.eager() as u64 {
-                self.control.push_back(Control::Fin { op: peer_op, status: Status::Truncated, len: total });
-            }
-            return false;
-        }
-        recv.phase = RecvPhase::Filling { got: 0, total };
-        true
-    }
-
     /// Puts a frame's payload where its receive wants it.
     fn deliver(&mut self, op: OpId, frame: &(impl Incoming + ?Sized), header: usize, lent: &mut Lent<'_>) {
         let Op::Recv(recv) = self.ops.get(op) else { unreachable!("only receives get payload") };
@@ -404,40 +392,6 @@ impl Link {
                     }
                 }
             },
-        }
-    }
-
-    /// Gives a receive bytes that were kept, which no longer count as kept. They are less than its whole message, or all.
-    pub(super) fn fill(&mut self, op: OpId, bytes: Vec<u8>) {
-        let Op::Recv(recv) = self.ops.get(op) else { unreachable!("only receives get payload") };
-        let RecvPhase::Filling { got, total } = &mut recv.phase else { unreachable!("it is being filled") };
-        *got = bytes.len() as u64;
-        let (whole, total) = (*got == *total, *total);
-        match &recv.target {
-            Target::Memory { memory, .. } => {
-                memory.write(0, &bytes);
-                if whole {
-                    self.ops.finish(op, Ok(total));
-                }
-            }
-            Target::Lent(_) => {
-                self.kept += bytes.len() as u64;
-                recv.stash = bytes;
-            }
-        }
-    }
-
-    /// Moves what was kept for a receive into its lent memory.
-    pub(super) fn drain(&mut self, op: OpId, into: &mut [u8]) {
-        let Op::Recv(recv) = self.ops.get(op) else { return };
-        let RecvPhase::Filling { got, total } = recv.phase else { return };
-        let (at, stashed) = (recv.drained as usize, recv.stash.len());
-        into[at..at + stashed].copy_from_slice(&recv.stash);
-        recv.stash.clear();
-        recv.drained = got;
-        self.release(stashed as u64);
-        if got == total {
-            self.ops.finish(op, Ok(total));
         }
     }
 

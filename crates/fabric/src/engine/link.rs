@@ -1,12 +1,11 @@
 use std::collections::VecDeque;
-use std::ops::Range;
 use std::task::Poll;
 
-use fulmen_memory::Exposed;
-
 use super::frame::Status;
+use super::matching::{Unexpected, UnexpectedBody};
+use super::moves::Posting;
 use super::ops::{Op, OpId, Ops, Recv, RecvPhase, Send, SendPhase, Source, Target};
-use super::{Config, OpError, Place, RESERVE, Rendezvous};
+use super::{Config, OpError};
 
 /// Plain memory of the thread that moves the link on, for the operation that it waits for.
 #[derive(Debug)]
@@ -39,51 +38,6 @@ impl Lent<'_> {
     }
 }
 
-/// Where a [`Copy`] goes.
-#[derive(Debug)]
-pub enum Into {
-    /// Into this memory: as many bytes as the copy has.
-    Memory(Exposed),
-    /// Into the lent target of the operation.
-    Lent,
-}
-
-/// Bytes to be copied out of the peer's memory. Its taker does it and says [`Link::copied`].
-#[derive(Debug)]
-pub struct Copy {
-    /// The receive.
-    pub op: OpId,
-    /// Where the bytes are.
-    pub from: Place,
-    /// How many.
-    pub len: u64,
-    /// Where they go.
-    pub into: Into,
-}
-
-/// A move that the driver's device is to make. In the order in which they are given out.
-#[derive(Debug)]
-pub enum Posting {
-    /// Post receives for the whole of `memory`, in chunks of the length that the drivers of both ends agree on, and say
-    /// [`Link::granted`] as far as they are posted, and [`Link::landed`] when all have completed.
-    Receive {
-        /// The receive.
-        op: OpId,
-        /// The message's bytes.
-        memory: Exposed,
-    },
-    /// Send this part of `memory`, in chunks: the peer has posted receives for it. Ranges of one message follow one
-    /// another.
-    Send {
-        /// The send.
-        op: OpId,
-        /// The message's bytes.
-        memory: Exposed,
-        /// Those that are to go now.
-        range: Range<u64>,
-    },
-}
-
 /// What came of [`Link::cancel`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cancel {
@@ -102,32 +56,6 @@ pub(super) enum Control {
     Cts { op: u64, to: OpId, granted: u64, stream: bool },
     Fin { op: u64, status: Status, len: u64 },
     Cancel { op: OpId },
-}
-
-/// A message that no receive has asked for yet.
-#[derive(Debug)]
-pub(super) struct Unexpected {
-    pub tag: u64,
-    pub body: UnexpectedBody,
-}
-
-#[derive(Debug)]
-pub(super) enum UnexpectedBody {
-    /// `bytes` of a message of `total`; only the newest can be incomplete.
-    Bytes { bytes: Vec<u8>, total: u64, peer_op: u64 },
-    /// An offer.
-    Offer { peer_op: u64, len: u64, place: Place },
-}
-
-impl Unexpected {
-    /// What it counts towards the bound.
-    pub(super) fn weight(&self) -> u64 {
-        const EACH: u64 = 64;
-        match &self.body {
-            UnexpectedBody::Bytes { bytes, .. } => bytes.len() as u64 + EACH,
-            UnexpectedBody::Offer { .. } => EACH,
-        }
-    }
 }
 
 /// Where the fragments that come now belong.
@@ -280,6 +208,13 @@ impl Link {
         self.ops.unfinished()
     }
 
+    /// Whether answers or credits are to go to the peer.
+    #[inline]
+    #[must_use]
+    pub fn has_answers(&self) -> bool {
+        !self.control.is_empty() || self.must_credit()
+    }
+
     /// How many sends have not ended.
     #[must_use]
     pub fn sending(&self) -> usize {
@@ -349,69 +284,6 @@ impl Link {
             self.ops.remove(op);
         }
         verdict
-    }
-
-    /// The next copy out of the peer's memory: of any operation whose target is exposed memory, or of the one to which
-    /// `lent` belongs.
-    pub fn next_copy(&mut self, lent: &mut Lent<'_>) -> Option<Copy> {
-        let able = |ops: &Ops, op: OpId, lent: &mut Lent<'_>| match ops.peek(op) {
-            Op::Recv(Recv { target: Target::Lent(_), .. }) => lent.target(op).is_some(),
-            _ => true,
-        };
-        let at = (0..self.copies.len()).find(|at| able(&self.ops, self.copies[*at], lent))?;
-        let op = self.copies.remove(at)?;
-        let Op::Recv(recv) = self.ops.get(op) else { unreachable!("only receives copy") };
-        let RecvPhase::Copying { place, len, taken, .. } = &mut recv.phase else { unreachable!("it is to be copied") };
-        *taken = true;
-        let into = match &recv.target {
-            Target::Memory { memory, .. } => Into::Memory(memory.slice(0..*len as usize)),
-            Target::Lent(_) => Into::Lent,
-        };
-        Some(Copy { op, from: *place, len: *len, into })
-    }
-
-    /// A copy that was taken has been made, or the peer's memory could not be reached.
-    pub fn copied(&mut self, op: OpId, reached: bool) {
-        // Severing the link may have ended it meanwhile.
-        if !self.ops.is_live(op) {
-            return;
-        }
-        let Op::Recv(Recv { phase: RecvPhase::Copying { peer_op, len, .. }, .. }) = *self.ops.get(op) else { return };
-        let (status, outcome) =
-            if reached { (Status::Delivered, Ok(len)) } else { (Status::Failed, Err(OpError::Unreachable)) };
-        self.control.push_back(Control::Fin { op: peer_op, status, len });
-        self.ops.finish(op, outcome);
-    }
-
-    /// The next move for the device.
-    pub fn next_posting(&mut self) -> Option<Posting> {
-        self.postings.pop_front()
-    }
-
-    /// Receives are posted for the first `granted` bytes of this message: the peer may send them.
-    ///
-    /// # Panics
-    /// If the operation receives less, or no more than was granted before.
-    pub fn granted(&mut self, op: OpId, upto: u64) {
-        if !self.ops.is_live(op) {
-            return;
-        }
-        let Op::Recv(Recv { phase: RecvPhase::Granted { peer_op, granted, len }, .. }) = self.ops.get(op) else {
-            return;
-        };
-        assert!(upto > *granted && upto <= *len, "a grant of {upto} after {granted} of {len} bytes");
-        *granted = upto;
-        self.control.push_back(Control::Cts { op: *peer_op, to: op, granted: upto, stream: false });
-    }
-
-    /// All bytes of this message have come into the memory that was posted for them.
-    pub fn landed(&mut self, op: OpId) {
-        if !self.ops.is_live(op) {
-            return;
-        }
-        let Op::Recv(Recv { phase: RecvPhase::Granted { peer_op, len, .. }, .. }) = *self.ops.get(op) else { return };
-        self.control.push_back(Control::Fin { op: peer_op, status: Status::Delivered, len });
-        self.ops.finish(op, Ok(len));
     }
 
     /// Tells the peer that nothing more comes, once all that is to go has gone. No operation may be started any more.
@@ -485,84 +357,5 @@ impl Link {
         } else {
             None
         }
-    }
-
-    /// A posted receive or a new one has met an offer.
-    pub(super) fn accept(&mut self, op: OpId, peer_op: u64, len: u64, place: Place) {
-        let rendezvous = self.config.rendezvous;
-        let Op::Recv(recv) = self.ops.get(op) else { unreachable!("only receives accept") };
-        let room = recv.target.room();
-        if len > room {
-            self.control.push_back(Control::Fin { op: peer_op, status: Status::Truncated, len });
-            self.ops.finish(op, Err(OpError::Truncated { len, room }));
-            return;
-        }
-        match (rendezvous, &recv.target) {
-            (Rendezvous::Mapped, _) => {
-                recv.phase = RecvPhase::Copying { peer_op, place, len, taken: false };
-                self.copies.push_back(op);
-            }
-            (Rendezvous::Matched, Target::Memory { memory, direct: true }) => {
-                let memory = memory.slice(0..len as usize);
-                recv.phase = RecvPhase::Granted { peer_op, granted: 0, len };
-                self.postings.push_back(Posting::Receive { op, memory });
-            }
-            (Rendezvous::Matched, _) => {
-                recv.phase = RecvPhase::Filling { got: 0, total: len };
-                self.control.push_back(Control::Cts { op: peer_op, to: op, granted: 0, stream: true });
-            }
-        }
-    }
-
-    /// Gives a message that came before its receive to it.
-    fn take_unexpected(&mut self, op: OpId, at: usize) {
-        let Some(message) = self.unexpected.remove(at) else { return };
-        let newest = at == self.unexpected.len();
-        let weight = message.weight();
-        match message.body {
-            UnexpectedBody::Offer { peer_op, len, place } => self.accept(op, peer_op, len, place),
-            UnexpectedBody::Bytes { bytes, total, peer_op } => {
-                let got = bytes.len() as u64;
-                let incoming = newest && self.inbound == Inbound::Unexpected;
-                if self.begin_filling(op, total, peer_op) {
-                    self.inbound = if incoming { Inbound::Op(op) } else { self.inbound };
-                    self.fill(op, bytes);
-                } else if incoming {
-                    self.inbound = Inbound::Discard { got, total };
-                }
-            }
-        }
-        self.release(weight);
-    }
-
-    /// Bytes that were kept are gone: the sender may go on.
-    pub(super) fn release(&mut self, weight: u64) {
-        self.kept -= weight;
-        if self.kept <= self.config.unexpected {
-            self.owed += std::mem::take(&mut self.withheld);
-        }
-    }
-
-    /// Drops what is kept for a receive.
-    pub(super) fn unkeep(&mut self, op: OpId) {
-        if let Op::Recv(recv) = self.ops.get(op) {
-            let stashed = std::mem::take(&mut recv.stash).len() as u64;
-            self.release(stashed);
-        }
-    }
-
-    /// A frame of the peer's has been read. If its bytes are kept and that is too much, its credit is kept as well.
-    pub(super) fn consumed(&mut self, kept_before: u64) {
-        if self.kept > kept_before && self.kept > self.config.unexpected {
-            self.withheld += 1;
-        } else {
-            self.owed += 1;
-        }
-    }
-
-    /// Whether a Credit frame has to go, if no other frame does: the peer may be out of credits.
-    pub(super) fn must_credit(&self) -> bool {
-        let enough = if self.withheld > 0 { RESERVE / 2 } else { self.config.credits / 2 };
-        self.owed >= enough
     }
 }

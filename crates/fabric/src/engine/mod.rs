@@ -25,7 +25,7 @@
 //!   [`Rendezvous::Mapped`], the receiver copies them out of the sender's memory and says Fin; [`Rendezvous::Matched`], the
 //!   receiver's driver posts receives for them, Cts grants what was posted, the sender's driver sends exactly as many bytes
 //!   in chunks of the same lengths on a channel of its own, and Fin comes from the receiver, so that the end of a send always
-//!   means delivery.
+//!   means delivery. It also waits until the sender's device holds the memory no longer.
 //!
 //! # Credits
 //!
@@ -42,13 +42,16 @@
 mod frame;
 mod incoming;
 mod link;
+mod matching;
+mod moves;
 mod ops;
 mod outgoing;
 #[cfg(test)]
 mod tests;
 
 pub use frame::{FRAGMENT_HEADER, Header, Incoming, MAX_HEADER, PREFIX};
-pub use link::{Cancel, Copy, Into, Lent, Link, Posting};
+pub use link::{Cancel, Lent, Link};
+pub use moves::{Copy, Into, Posting};
 pub use ops::{OpId, Source, Target};
 pub use outgoing::{Body, Outgoing};
 

@@ -2,6 +2,7 @@
 
 use fulmen_memory::Exposed;
 
+use super::frame::Status;
 use super::{OpError, Place};
 
 /// An operation on a link. Its number also names it to the peer; numbers are not used again soon.
@@ -102,8 +103,9 @@ pub(super) enum SendPhase {
     Offering,
     /// The offer is out.
     Offered,
-    /// The peer has granted so many bytes of its memory, for the device to fill.
-    Moving { granted: u64 },
+    /// The peer has granted so many bytes of its memory, for the device to fill, and the device is done with `sent` of
+    /// this end's. It ends when both are all and the peer has said how.
+    Moving { granted: u64, sent: u64, fin: Option<Status> },
     /// In the queue: the peer is to learn that no more fragments come.
     Aborting { sent: u64, total: u64, to: Option<u64> },
 }

@@ -55,10 +55,15 @@ impl Pair {
                     inner.wire.work_on(shared.key);
                     // Its owner ends it by taking it out of the table, and waits for those who say that they work.
                     let valid = link.remote.directory.key(shared.key) == Some(shared);
-                    if valid {
+                    let listens = link.wire.takes(inner.wire.incarnation);
+                    if valid && listens {
                         transfer(send, &memory, at);
                     }
                     inner.wire.work_done();
+                    if !listens {
+                        // The clock tells what becomes of it.
+                        return Begun::Blocked;
+                    }
                     if !valid {
                         return self.refused(send, CompletionStatus::RemoteAccess);
                     }

@@ -354,12 +354,7 @@ impl Pair {
 }
 
 /// Pushes `len` bytes of a message, from `at` on; false if there is no room.
-fn push_bytes(
-    ring: &mut fulmen_reach::ring::Producer,
-    send: &Send,
-    at: usize,
-    len: usize,
-) -> Result<bool, RingError> {
+fn push_bytes(ring: &mut fulmen_reach::ring::Producer, send: &Send, at: usize, len: usize) -> Result<bool, RingError> {
     let Some(mut frame) = ring.reserve(HEADER + len)? else { return Ok(false) };
     frame.write(&send.header(Kind::Bytes, at as u32).to_bytes());
     if let Some(kept) = &send.kept {
@@ -377,11 +372,7 @@ fn push_bytes(
     Ok(true)
 }
 
-fn push_places(
-    ring: &mut fulmen_reach::ring::Producer,
-    send: &Send,
-    places: &[SentPlace],
-) -> Result<bool, RingError> {
+fn push_places(ring: &mut fulmen_reach::ring::Producer, send: &Send, places: &[SentPlace]) -> Result<bool, RingError> {
     let Some(mut frame) = ring.reserve(HEADER + places.len() * PLACE)? else { return Ok(false) };
     frame.write(&send.header(Kind::Places, 0).to_bytes());
     for place in places {

@@ -97,7 +97,6 @@ impl Parent {
 #[test]
 fn in_a_role() {
     let Ok(role) = std::env::var(ROLE) else { return };
-    #[cfg(target_os = "linux")]
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).expect("a child can ask for that");
     let words: Vec<&str> = role.split(' ').collect();
     match words[0] {

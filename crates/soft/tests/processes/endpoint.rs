@@ -6,9 +6,9 @@ use fulmen_memory::{Exposed, Region};
 use fulmen_reach::Node;
 use fulmen_soft::{Profile, SoftDevice};
 use fulmen_verbs::{
-    Access, AckTimeout, Completion, CompletionOpcode, CompletionQueue, CompletionStatus, Gid, MemoryRegion, Mtu, Path,
-    Piece, ProtectionDomain, QueuePair, QueuePairInit, QueuePairKind, QueuePairLimits, RecvRequest, RemoteAddr,
-    RnrTimer, Transition,
+    Access, AckTimeout, Completion, CompletionOpcode, CompletionQueue, CompletionStatus, Device, Gid, MemoryRegion,
+    Mtu, Path, Piece, ProtectionDomain, QueuePair, QueuePairInit, QueuePairKind, QueuePairLimits, RecvRequest,
+    RemoteAddr, RnrTimer, Transition,
 };
 
 pub struct Endpoint {
@@ -46,10 +46,15 @@ pub const BLANK: Completion = Completion {
 };
 
 impl Endpoint {
-    /// An endpoint in INIT, with so many bytes of registered memory.
+    /// An endpoint in INIT on a device of its own, with so many bytes of registered memory.
     pub fn open(profile: Profile, bytes: usize) -> Endpoint {
         let node = Node::open().expect("a node opens");
         let device = SoftDevice::open(&node, profile).expect("a device opens");
+        Endpoint::on(&*device, profile, bytes)
+    }
+
+    /// The same on a device that others may use, too.
+    pub fn on(device: &dyn Device, profile: Profile, bytes: usize) -> Endpoint {
         let pd = device.alloc_pd().expect("a domain");
         let region = region(&device.info().limits.registration, bytes);
         let access = match profile {
@@ -58,13 +63,8 @@ impl Endpoint {
         };
         let mr = pd.register(&region, 0..bytes, access).expect("a registration");
         let cq = device.create_cq(4000, None).expect("a completion queue");
-        let limits = QueuePairLimits {
-            send_depth: 2000,
-            recv_depth: 2000,
-            send_pieces: 1,
-            recv_pieces: 1,
-            inline_bytes: 0,
-        };
+        let limits =
+            QueuePairLimits { send_depth: 2000, recv_depth: 2000, send_pieces: 1, recv_pieces: 1, inline_bytes: 0 };
         let init = QueuePairInit {
             kind: kind_of(profile),
             send_cq: cq.clone(),

@@ -1,7 +1,8 @@
 //! Peers come, are killed or leave, and nothing of them stays.
 
-use fulmen_soft::Profile;
-use fulmen_verbs::{CompletionStatus, SendRequest};
+use fulmen_reach::Node;
+use fulmen_soft::{Profile, SoftDevice};
+use fulmen_verbs::{CompletionStatus, Device, SendRequest};
 
 use super::child::{Child, Parent};
 use super::endpoint::{Endpoint, Name};
@@ -10,7 +11,7 @@ use super::until;
 const CYCLES: u32 = 200;
 const BYTES: usize = 64 << 10;
 
-/// Descriptors and mappings of this process.
+/// Descriptors of this process, and mappings of shareable memory.
 fn holdings() -> (usize, usize) {
     let descriptors = std::fs::read_dir("/proc/self/fd").expect("Linux lists them").count();
     let maps = std::fs::read_to_string("/proc/self/maps").expect("Linux lists them");
@@ -33,10 +34,11 @@ pub fn child(words: &[&str]) {
 }
 
 fn cycles() {
-    // The children of this one would end with it at the latest; one process at a time serves several cycles.
+    let node = Node::open().expect("a node opens");
+    let device = SoftDevice::open(&node, Profile::Infiniband).expect("a device opens");
     let mut first = None;
     for cycle in 0..CYCLES {
-        one(cycle);
+        one(&*device, cycle);
         if cycle == 4 {
             first = Some(holdings());
         }
@@ -47,9 +49,9 @@ fn cycles() {
     Parent.tell("nothing leaked");
 }
 
-fn one(cycle: u32) {
+fn one(device: &dyn Device, cycle: u32) {
     let mut child = Child::start("leaks peer");
-    let side = Endpoint::open(Profile::Infiniband, BYTES);
+    let side = Endpoint::on(device, Profile::Infiniband, BYTES);
     let peer = Name::from_line(&child.hear());
     child.tell(&side.name().to_line());
     side.connect(&peer);

@@ -39,6 +39,8 @@ struct End {
     wire: VecDeque<Vec<u8>>,
     /// Bytes on their way through the device's channel to this end.
     channel: VecDeque<u8>,
+    /// Sends of this end's device that have not completed: operation, and where the sent part of its message ends.
+    flying: VecDeque<(OpId, u64)>,
     /// Receives posted to the device: memory, operation, bytes granted, bytes come.
     posted: VecDeque<(Exposed, OpId, usize, usize)>,
     sends: Vec<Sending>,
@@ -61,6 +63,7 @@ impl World {
             link: Link::new(config(rendezvous)),
             wire: VecDeque::new(),
             channel: VecDeque::new(),
+            flying: VecDeque::new(),
             posted: VecDeque::new(),
             sends: Vec::new(),
             recvs: Vec::new(),
@@ -209,12 +212,19 @@ impl World {
         if let Some(posting) = self.ends[side].link.next_posting() {
             match posting {
                 Posting::Receive { op, memory } => self.ends[side].posted.push_back((memory, op, 0, 0)),
-                Posting::Send { memory, range, .. } => {
+                Posting::Send { op, memory, range } => {
+                    self.ends[side].flying.push_back((op, range.end));
                     let mut bytes = vec![0; (range.end - range.start) as usize];
                     memory.read(range.start as usize, &mut bytes);
                     self.ends[1 - side].channel.extend(bytes);
                 }
             }
+            return true;
+        }
+        if self.dice.below(2) == 0
+            && let Some((op, upto)) = self.ends[side].flying.pop_front()
+        {
+            self.ends[side].link.sent(op, upto);
             return true;
         }
         let step = 1 + self.dice.below(900);

@@ -293,10 +293,13 @@ fn a_device_moves_exactly_what_was_granted() {
         let Some(Posting::Send { range: to_send, .. }) = one.next_posting() else { panic!("nothing to send") };
         assert_eq!(to_send, range);
     }
+    one.sent(send, 400);
     assert_eq!(outcome(&mut one, send), None, "a send has ended when it was delivered");
     other.landed(recv);
     carry(&mut other, &mut one);
     assert_eq!(outcome(&mut other, recv), Some(Ok(1000)));
+    assert_eq!(outcome(&mut one, send), None, "the device still holds the memory");
+    one.sent(send, 1000);
     assert_eq!(outcome(&mut one, send), Some(Ok(1000)));
 }
 

@@ -147,7 +147,7 @@ impl World {
     pub fn progress(&mut self) {
         loop {
             let numbers: Vec<u32> = self.pairs.keys().copied().collect();
-            if !numbers.into_iter().fold(false, |some, number| self.step(number) || some) {
+            if !numbers.into_iter().any(|number| self.step(number)) {
                 return;
             }
         }

@@ -1,9 +1,8 @@
 //! The decorator that injects faults, over a device that is right.
 
-mod model;
-
 use std::sync::Arc;
 
+use crate::model::{self, Likeness, ModelBench};
 use fulmen_memory::{Exposed, Region};
 use fulmen_verbs::conformance::{self, Bench};
 use fulmen_verbs::{
@@ -11,7 +10,6 @@ use fulmen_verbs::{
     Faulty, Kill, KillMode, MemoryRegion, Mtu, Odds, Path, Piece, QueuePair, QueuePairInit, QueuePairKind as Kind,
     QueuePairLimits, QueuePairState, RecvRequest, RnrTimer, SendRequest, Transition, VerbsError,
 };
-use model::{Likeness, ModelBench};
 
 /// Devices of the model, both decorated.
 struct FaultyBench {

@@ -1,13 +1,11 @@
 //! Messages, with ranks as threads.
 
-mod world;
-
 use std::sync::Barrier;
 use std::time::Duration;
 
+use crate::world::{self, LONG, options};
 use fulmen_fabric::{Fabric, FabricError, FabricOptions, Flow};
 use fulmen_memory::{Exposed, Region};
-use world::{LONG, options};
 
 /// Bytes that tell where they come from.
 fn pattern(len: usize, salt: u64) -> Vec<u8> {
@@ -111,8 +109,7 @@ fn tags_are_kept_apart_and_each_in_its_order() {
             }
         } else {
             for tag in [2, 0, 1] {
-                let mut expected = (0..100u64).filter(|value| value % 3 == tag);
-                while let Some(value) = expected.next() {
+                for value in (0..100u64).filter(|value| value % 3 == tag) {
                     let mut bytes = [0; 8];
                     fabric.recv_bytes(0, tag, &mut bytes, LONG).unwrap();
                     assert_eq!(u64::from_le_bytes(bytes), value);

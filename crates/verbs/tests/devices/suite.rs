@@ -1,9 +1,7 @@
 //! The suite, run over a device that is right, and over ones that are wrong on purpose.
 
-mod model;
-
+use crate::model::{Bug, Likeness, ModelBench};
 use fulmen_verbs::conformance::{self, Verdict};
-use model::{Bug, Likeness, ModelBench};
 
 #[test]
 fn the_model_of_infiniband_passes() {

@@ -1,0 +1,141 @@
+//! Who takes part, and how a contender is run: as a child process that prints records, ended when it takes too long.
+
+use std::{
+    path::PathBuf,
+    process::{Command, Stdio},
+    sync::mpsc,
+    time::Duration,
+};
+
+use anyhow::{Context, anyhow, bail};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::{
+    Settings,
+    case::{Memory, Op},
+    record::{self, Record},
+};
+
+/// A child that runs longer than this is ended.
+const LIMIT: Duration = Duration::from_secs(300);
+/// A child that was asked to end gets this long to do so before it is killed.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// What a contender runs.
+pub enum Kind {
+    Floor(PathBuf),
+    Fulmen(PathBuf),
+    /// An MPI library's launcher with its arguments, and the program compiled for it.
+    Mpi {
+        launcher: PathBuf,
+        arguments: Vec<&'static str>,
+        program: PathBuf,
+    },
+}
+
+/// One of those that are compared.
+pub struct Contender {
+    /// The heading of its column.
+    pub name: String,
+    /// Name and version, of peers.
+    pub version: Option<String>,
+    pub kind: Kind,
+}
+
+impl Contender {
+    pub fn floor() -> anyhow::Result<Self> {
+        let program = std::env::current_exe().context("the benchmark's own path")?;
+        Ok(Contender { name: "floor".into(), version: None, kind: Kind::Floor(program) })
+    }
+
+    pub fn fulmen() -> Self {
+        let program = PathBuf::from(env!("CARGO_BIN_EXE_fulmen"));
+        Contender { name: "Fulmen".into(), version: None, kind: Kind::Fulmen(program) }
+    }
+
+    pub fn is_peer(&self) -> bool {
+        matches!(self.kind, Kind::Mpi { .. })
+    }
+
+    /// The medians, in microseconds, of the operation at each of `sizes`.
+    pub fn measure(&self, settings: &Settings, op: Op, memory: Memory, sizes: &[usize]) -> anyhow::Result<Vec<f64>> {
+        let list = |numbers: &[usize]| numbers.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+        let (ranks, cpus) = (settings.ranks.to_string(), list(&settings.cpus));
+        let seconds = settings.seconds.to_string();
+        let mut records = Vec::new();
+        match &self.kind {
+            Kind::Floor(program) => {
+                let mut command = Command::new(program);
+                command.args(["floor", "--op", op.name(), "--memory", memory.name(), "--sizes", &list(sizes)]);
+                command.args(["--ranks", &ranks, "--cpus", &cpus, "--seconds", &seconds]);
+                records = run(command)?;
+            }
+            Kind::Fulmen(program) => {
+                for size in sizes {
+                    let mut command = Command::new(program);
+                    // A round trip's half is what `fulmen bench` calls latency.
+                    let name = if op == Op::P2p { "latency" } else { op.name() };
+                    command.args(["bench", name, "-n", &ranks, "--dtype", "f32", "--memory", memory.name(), "--json"]);
+                    if op != Op::Barrier {
+                        let bytes = size.to_string();
+                        command.args(["--min", &bytes, "--max", &bytes]);
+                    }
+                    records.extend(run(command)?);
+                }
+            }
+            Kind::Mpi { launcher, arguments, program } => {
+                let memories: &[&str] = match (op, memory) {
+                    (Op::Barrier, _) | (_, Memory::Plain) => &["plain"],
+                    (_, Memory::Registered) => &["plain", "shared"],
+                };
+                for memory in memories {
+                    let mut command = Command::new(launcher);
+                    command.args(arguments).args(["-n", &ranks]).arg(program);
+                    command.args(["--op", op.name(), "--memory", memory, "--sizes", &list(sizes)]);
+                    command.args(["--seconds", &seconds, "--cpus", &cpus]);
+                    records.extend(run(command)?);
+                }
+            }
+        }
+        medians(op, sizes, &records)
+    }
+}
+
+/// The fastest record of each size. A barrier has no size to agree on.
+fn medians(op: Op, sizes: &[usize], records: &[Record]) -> anyhow::Result<Vec<f64>> {
+    let of_size = |size: usize| {
+        let fitting = records.iter().filter(|record| op == Op::Barrier || record.bytes == size as u64);
+        let best = fitting.map(|record| record.p50_us).min_by(f64::total_cmp);
+        best.ok_or_else(|| anyhow!("no record of {op} at {size} bytes came"))
+    };
+    sizes.iter().map(|&size| of_size(size)).collect()
+}
+
+/// Runs a command to its end, at most [`LIMIT`] long, and reads its records.
+pub fn run(mut command: Command) -> anyhow::Result<Vec<Record>> {
+    let shown = format!("{command:?}").replace('"', "");
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let child = child.with_context(|| format!("starting {shown}"))?;
+    let pid = Pid::from_child(&child);
+    let (send, receive) = mpsc::channel();
+    std::thread::spawn(move || {
+        // The receiver is gone only after it has given the child up.
+        let _ = send.send(child.wait_with_output());
+    });
+    let output = match receive.recv_timeout(LIMIT) {
+        Ok(output) => output?,
+        Err(_) => {
+            // It may end on its own at this moment, which is as good.
+            let _ = kill_process(pid, Signal::TERM);
+            if receive.recv_timeout(GRACE).is_err() {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+            bail!("{shown} took longer than {LIMIT:?} and was ended");
+        }
+    };
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    if !output.status.success() {
+        bail!("{shown} ended with {}: {}", output.status, complaint.trim().lines().last().unwrap_or("no message"));
+    }
+    record::parse(&String::from_utf8_lossy(&output.stdout)).map_err(|error| anyhow!("{shown}: {error}"))
+}
