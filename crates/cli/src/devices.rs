@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -87,13 +88,16 @@ struct Gid {
 pub fn devices(args: Args) -> anyhow::Result<ExitCode> {
     let node = Node::open().context("cannot share memory with other processes, which every device here needs")?;
     let problem = try_windows(&node).err().map(|error| format!("{error:#}"));
-    let devices = Profile::ALL.into_iter().map(|profile| {
+    let open = |profile: Profile| -> anyhow::Result<(Profile, Arc<dyn Device>)> {
         let device = SoftDevice::open(&node, profile).with_context(|| format!("the software {profile} device"))?;
-        show(profile, &*device)
-    });
+        Ok((profile, device))
+    };
+    // All are open at once, as a program would have them, so that their names differ.
+    let devices = Profile::ALL.into_iter().map(open).collect::<anyhow::Result<Vec<_>>>()?;
+    let shown = devices.iter().map(|(profile, device)| show(*profile, &**device));
     let found = Found {
         windows: Windows { available: problem.is_none(), problem },
-        devices: devices.collect::<anyhow::Result<_>>()?,
+        devices: shown.collect::<anyhow::Result<_>>()?,
     };
     let text = if args.json { serde_json::to_string(&found)? + "\n" } else { describe(&found) };
     print(&text)

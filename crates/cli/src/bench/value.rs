@@ -34,25 +34,25 @@ impl Value for bool {
 
 impl Value for f32 {
     fn from_hash(hash: u64) -> Self {
-        ((hash >> 40) as f32 - (1 << 23) as f32) / 1024.0
+        ((hash >> 40) as f32 - (1 << 23) as f32) / scale(hash) as f32
     }
 }
 
 impl Value for f64 {
     fn from_hash(hash: u64) -> Self {
-        ((hash >> 11) as f64 - (1u64 << 52) as f64) / (1u64 << 40) as f64
+        ((hash >> 11) as f64 - (1u64 << 52) as f64) / (f64::from(scale(hash)) * (1u64 << 30) as f64)
     }
 }
 
 impl Value for f16 {
     fn from_hash(hash: u64) -> Self {
-        f16::from_f32(((hash >> 53) as f32 - 1024.0) / 64.0)
+        f16::from_f32(((hash >> 53) as f32 - 1024.0) / scale(hash) as f32)
     }
 }
 
 impl Value for bf16 {
     fn from_hash(hash: u64) -> Self {
-        bf16::from_f32(((hash >> 56) as f32 - 128.0) / 8.0)
+        bf16::from_f32(((hash >> 56) as f32 - 128.0) / scale(hash) as f32)
     }
 }
 
@@ -60,6 +60,11 @@ impl Value for Complex64 {
     fn from_hash(hash: u64) -> Self {
         Complex64::new(f32::from_hash(hash), f32::from_hash(hash.rotate_left(32)))
     }
+}
+
+/// Values of different scales have sums that are rounded, so that their order shows. From 64 to 8192.
+fn scale(hash: u64) -> u32 {
+    64 << (hash & 7)
 }
 
 /// What `rank` puts in, in a round: the elements from index `first` on.
