@@ -6,7 +6,8 @@ use std::{
 };
 
 use super::{
-    ops::{Plan, Rank, plans},
+    ops::{Plan, Rank},
+    plans::plans,
     shared::{Line, MAX_SAMPLES},
 };
 use crate::{
@@ -58,7 +59,7 @@ impl Rank {
     }
 
     /// Tells all ranks a number, and gives everyone's.
-    fn tell(&mut self, number: u64) -> Vec<u64> {
+    pub fn tell(&mut self, number: u64) -> Vec<u64> {
         self.meet();
         let told = &self.shared.control.told;
         told[self.rank].store(number, Ordering::Relaxed);
@@ -112,7 +113,7 @@ fn calls_in_a_batch(once: f64) -> usize {
 /// Measures one case; every rank calls it alike, and rank 0's result is the one that counts.
 pub fn measure(rank: &mut Rank, op: Op, memory: Memory, bytes: usize, budget: Duration) -> Record {
     let (mut wrong, mut best) = (0, (f64::INFINITY, Plan::Lines, 1));
-    for plan in plans(op, memory == Memory::Registered, bytes, rank.ranks) {
+    for plan in plans(rank, op, memory, bytes) {
         rank.reset();
         wrong += rank.check(op, bytes, plan);
         let first = rank.batch(op, bytes, plan, 3);
