@@ -126,6 +126,14 @@ pub enum FabricError {
         /// The number of ranks.
         size: u32,
     },
+    /// Nothing carries messages to the rank.
+    #[error("{op}: nothing connects this rank with rank {rank}: turn windows on, or give the fabric a device")]
+    NoLink {
+        /// The operation.
+        op: OpName,
+        /// The rank.
+        rank: u32,
+    },
     /// Ranks do not map one another's memory here.
     #[error(
         "{op}: ranks do not map one another's memory in this world (a device profile is set, or they are on several hosts)"

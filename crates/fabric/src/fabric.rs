@@ -4,17 +4,23 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use fulmen_memory::{Block, Pool, Region, RegionError};
+use fulmen_memory::{Block, Exposed, Pool, Region, RegionError};
 use fulmen_reach::{Node, ReachError};
 use fulmen_verbs::Device;
 
 use crate::bootstrap::{Session, SessionError};
-use crate::driver::{Parker, reach};
+use crate::driver::reach;
+use crate::engine::Link;
 use crate::error::LinkKind;
 use crate::handshake::{self, Hello, ReachHello, Settings};
+use crate::lanes::{Lane, Lanes};
 use crate::liveness::Life;
 use crate::map::Neighbours;
+use crate::progress::Progress;
 use crate::{FabricError, FabricOptions, Loss, PollPolicy};
+
+/// How long a rank that leaves waits for sends whose handles were dropped.
+const FAREWELL: Duration = Duration::from_secs(2);
 
 /// What the links of a fabric can run over.
 #[derive(Default)]
@@ -96,22 +102,24 @@ pub enum StartError {
     },
 }
 
-/// The ranks of a program, connected. A clone is another handle; with the last one, this rank leaves.
+/// The ranks of a program, connected. A clone is another handle; with the last one, this rank leaves: it
+/// then waits up to 2 s for sends whose handles were dropped before they ended.
 #[derive(Clone)]
 pub struct Fabric {
     pub(crate) inner: Arc<Inner>,
 }
 
+// The order of the fields is the order in which they go: nobody works on lanes while this rank says goodbye.
 pub(crate) struct Inner {
+    pub(crate) progress: Progress,
+    pub(crate) lanes: Arc<Lanes>,
+    /// The other ranks' memory, where ranks map it.
+    pub(crate) neighbours: Option<Arc<Neighbours>>,
     pub(crate) rank: u32,
     pub(crate) size: u32,
     pub(crate) poll: PollPolicy,
-    pub(crate) life: Arc<Life>,
-    pub(crate) parker: Box<dyn Parker>,
-    pub(crate) session: Session,
     pub(crate) pool: Pool,
-    /// The other ranks' memory, where ranks map it.
-    pub(crate) neighbours: Option<Neighbours>,
+    pub(crate) session: Session,
     timeout: Duration,
 }
 
@@ -132,7 +140,7 @@ impl Fabric {
 
         let memory = |what| move |cause| StartError::Memory { what, cause };
         let pool = Region::alloc(options.pool).map_err(memory("the pool (FULMEN_POOL sets its size)"))?;
-        let control = reach::control_region().map_err(memory("the control region"))?;
+        let control = Region::alloc(reach::control_len(size, &options.flow)).map_err(memory("the control region"))?;
         let control_memory = control.expose().map_err(memory("the control region"))?;
         let control_key = node.as_ref().map(|node| node.share(&control)).transpose().map_err(StartError::Share)?;
 
@@ -149,18 +157,22 @@ impl Fabric {
 
         let bell = reach::doorbell(&control_memory);
         let life = Arc::new(Life::new(size, Box::new(bell.clone())));
-        let neighbours = node.map(|node| Neighbours::meet(node, rank, &hellos, &pool, &life, left())).transpose();
+        let neighbours = node
+            .map(|node| {
+                Neighbours::meet(node, rank, &hellos, &pool, &life, reach::control_len(size, &options.flow), left())
+            })
+            .transpose();
         // All hear whether all succeeded, so that nobody waits for a rank that gave up.
         let problem = neighbours.as_ref().err().map(ToString::to_string).unwrap_or_default();
         let verdicts = session.all_gather(problem.as_bytes(), left());
-        let neighbours = neighbours?;
+        let neighbours = neighbours?.map(Arc::new);
         for (rank, problem) in (0..).zip(verdicts?) {
             if !problem.is_empty() {
                 let problem = String::from_utf8_lossy(&problem).into_owned();
                 return Err(StartError::PeerFailed { rank, problem });
             }
         }
-        if let (Some(node), Some(key)) = (neighbours.as_ref().map(Neighbours::node), control_key) {
+        if let (Some(node), Some(key)) = (neighbours.as_ref().map(|neighbours| neighbours.node()), control_key) {
             // Everybody has mapped it.
             node.unshare(key);
         }
@@ -170,11 +182,15 @@ impl Fabric {
                 life.lose(lost.rank, Loss::Session(lost.cause.clone()));
             }
         });
+        let lanes = match &neighbours {
+            Some(neighbours) => reach_lanes(rank, &control_memory, neighbours, &options)?,
+            None => (0..size).map(|_| None).collect(),
+        };
+        let lanes = Arc::new(Lanes::new(lanes, life, neighbours.clone(), Arc::new(bell)));
         let pool = Pool::new(&pool).map_err(memory("the pool"))?;
         let poll = options.poll.unwrap_or_else(|| PollPolicy::for_ranks(size));
-        let timeout = options.timeout;
-        let parker = Box::new(bell);
-        let inner = Inner { rank, size, poll, life, parker, session, pool, neighbours, timeout };
+        let (progress, timeout) = (Progress::new(lanes.clone()), options.timeout);
+        let inner = Inner { progress, lanes, neighbours, rank, size, poll, pool, session, timeout };
         Ok(Fabric { inner: Arc::new(inner) })
     }
 
@@ -217,7 +233,7 @@ impl Fabric {
     /// How a rank was lost, if it was.
     #[must_use]
     pub fn loss(&self, rank: u32) -> Option<Loss> {
-        self.inner.life.loss(rank)
+        self.inner.lanes.life.loss(rank)
     }
 
     /// Memory for users' blocks: shared with the other ranks where ranks map one another's memory.
@@ -236,6 +252,16 @@ impl Fabric {
 }
 
 impl Inner {
+    /// Before this rank leaves: what nobody waits for any more is given a little time to go out, and peers hear Bye.
+    fn finish(&self) {
+        let end = Instant::now() + FAREWELL;
+        while self.lanes.sending() > 0 && Instant::now() < end {
+            self.lanes.parker.park(Duration::from_millis(10), &mut || self.lanes.pump_all());
+        }
+        self.lanes.close();
+        self.lanes.pump_all();
+    }
+
     pub(crate) fn link_kind(&self) -> LinkKind {
         if self.neighbours.is_some() { LinkKind::SharedMemory } else { LinkKind::Device }
     }
@@ -249,10 +275,33 @@ impl Inner {
     }
 }
 
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}
+
 impl fmt::Debug for Fabric {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Fabric").field("rank", &self.rank()).field("size", &self.size()).finish_non_exhaustive()
     }
+}
+
+/// The lanes to all other ranks over shared memory.
+fn reach_lanes(
+    rank: u32,
+    control: &Exposed,
+    neighbours: &Arc<Neighbours>,
+    options: &FabricOptions,
+) -> Result<Vec<Option<Lane>>, StartError> {
+    let flow = &options.flow;
+    let lane = |(peer, theirs): (u32, Option<&Exposed>)| {
+        let Some(theirs) = theirs else { return Ok(None) };
+        let wire = reach::ReachWire::new((rank, control), (peer, theirs), flow, neighbours.clone())
+            .map_err(|_| StartError::Garbled { rank: peer })?;
+        Ok(Some(Lane::new(Link::new(reach::config(flow)), Box::new(wire))))
+    };
+    (0..).zip(neighbours.controls()).map(lane).collect()
 }
 
 fn check(options: &FabricOptions) -> Result<(), StartError> {

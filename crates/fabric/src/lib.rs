@@ -3,19 +3,24 @@
 //! - [`bootstrap`]: ranks meet at a coordinator, prove that they belong together, exchange blobs and watch one another.
 //! - [`launch`]: what the environment of a process says about its rank.
 //! - [`Fabric`]: the ranks, connected.
+//! - [`Fabric::send`], [`Fabric::recv`]: tagged messages; [`Operation`]: those that go on by themselves.
 //! - [`Window`]: memory of every rank that all ranks map.
 //! - [`Fabric::wait`]: waiting with a deadline and an eye on the peers.
 #![forbid(unsafe_code)]
 
 pub mod bootstrap;
 mod driver;
+pub mod engine;
 mod error;
 mod fabric;
 mod handshake;
+mod lanes;
 pub mod launch;
 mod liveness;
 mod map;
+mod messages;
 mod options;
+mod progress;
 mod wait;
 mod window;
 
@@ -25,5 +30,6 @@ pub use fabric::{Fabric, Providers, StartError};
 pub use launch::{Launch, LaunchError};
 pub use liveness::On;
 pub use map::RegionRef;
+pub use messages::Operation;
 pub use options::{DEFAULT_POOL, DEFAULT_TIMEOUT, FabricOptions, Flow, OptionsError, PollPolicy};
 pub use window::Window;

@@ -14,7 +14,7 @@ use crate::{Fabric, FabricError, Loss, OpName, StartError};
 
 /// How long a peer's answer to a request for its memory may take. Its node answers from a thread of its own; a process
 /// that is stopped does not.
-const MAP_TIMEOUT: Duration = Duration::from_secs(30);
+pub(crate) const MAP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Bytes in the memory that a rank shares, as that rank tells others to find them: [`Fabric::region_ref`],
 /// [`Fabric::map`].
@@ -40,6 +40,7 @@ pub(crate) struct Neighbours {
 struct Neighbour {
     peer: Arc<Peer>,
     bell: Doorbell,
+    control: Exposed,
     /// Regions by key. One that is mapped stays mapped until it is forgotten: the next message comes out of the same.
     regions: RwLock<Vec<(u64, Exposed)>>,
 }
@@ -52,6 +53,7 @@ impl Neighbours {
         hellos: &[Hello],
         pool: &Region,
         life: &Arc<Life>,
+        control_len: usize,
         timeout: Duration,
     ) -> Result<Neighbours, StartError> {
         let deadline = Instant::now() + timeout;
@@ -78,7 +80,7 @@ impl Neighbours {
             let control = peer.map(*control, left()).map_err(failed)?;
             let memory = |cause| StartError::Memory { what: "a peer's control region", cause };
             let control = control.expose().map_err(memory)?;
-            if control.len() < reach::control_len() {
+            if control.len() < control_len {
                 return Err(StartError::Garbled { rank: other });
             }
             if !peer.is_alive() {
@@ -86,7 +88,7 @@ impl Neighbours {
                 life.lose(other, Loss::Ended);
             }
             let bell = reach::doorbell(&control);
-            peers.push(Some(Neighbour { peer, bell, regions: RwLock::default() }));
+            peers.push(Some(Neighbour { peer, bell, control, regions: RwLock::default() }));
         }
         let keys = RwLock::new(vec![(pool.id(), pool_key)]);
         Ok(Neighbours { node, peers, keys })
@@ -94,6 +96,11 @@ impl Neighbours {
 
     pub(crate) fn node(&self) -> &Node {
         &self.node
+    }
+
+    /// The control regions of all ranks but this one.
+    pub(crate) fn controls(&self) -> impl Iterator<Item = Option<&Exposed>> {
+        self.peers.iter().map(|peer| peer.as_ref().map(|peer| &peer.control))
     }
 
     /// Wakes a rank. Nothing for this one or none.

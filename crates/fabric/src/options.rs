@@ -42,9 +42,10 @@ pub struct Flow {
 }
 
 impl Default for Flow {
-    /// Frames of 8 KiB, 64 credits, rendezvous from 16 KiB on, 4 MiB of unexpected messages.
+    /// Frames of 8 KiB (with the ring's head word), 60 credits, rendezvous from 16 KiB on, 4 MiB of unexpected messages.
+    /// A ring then has 512 KiB.
     fn default() -> Flow {
-        Flow { frame: 8 << 10, credits: 64, rendezvous: 16 << 10, unexpected: 4 << 20 }
+        Flow { frame: (8 << 10) - 8, credits: 60, rendezvous: 16 << 10, unexpected: 4 << 20 }
     }
 }
 

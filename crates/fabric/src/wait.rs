@@ -6,6 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::fabric::Inner;
+use crate::lanes::Lanes;
 use crate::{Fabric, FabricError, On, OpName};
 
 /// The longest park. A wake-up that was lost, because a process died between its store and its ring, costs this much.
@@ -13,6 +14,9 @@ const CAP: Duration = Duration::from_millis(50);
 
 /// Polls between two looks at everything else: messages, losses, the clock.
 const BURST: u32 = 32;
+
+/// Polls between two looks at messages, except before parking.
+const PUMP: u32 = 4 * BURST;
 
 /// Polls after which the processor is told that this is a loop that waits.
 const EAGER: u32 = 256;
@@ -78,6 +82,7 @@ enum Next {
 /// A wait that was not over at once.
 struct Waiter<'a> {
     inner: &'a Inner,
+    lanes: &'a Lanes,
     op: OpName,
     on: On<'a>,
     timeout: Duration,
@@ -91,16 +96,23 @@ struct Waiter<'a> {
 impl<'a> Waiter<'a> {
     #[inline]
     fn new(inner: &'a Inner, op: OpName, on: On<'a>, timeout: Duration) -> Waiter<'a> {
-        Waiter { inner, op, on, timeout, started: None, polls: 0, yields: 0, losses: 0 }
+        inner.lanes.enter();
+        Waiter { inner, lanes: &inner.lanes, op, on, timeout, started: None, polls: 0, yields: 0, losses: 0 }
     }
 
     /// After a burst of polls: everything else that a waiting thread does.
     fn look(&mut self) -> Result<Next, FabricError> {
         self.polls = self.polls.saturating_add(BURST);
-        let losses = self.inner.life.count();
+        if self.polls.is_multiple_of(PUMP) {
+            self.lanes.pump_all();
+        }
+        let life = &self.lanes.life;
+        let losses = life.count();
         if losses != self.losses {
             self.losses = losses;
-            if let Some((rank, cause)) = self.inner.life.first(self.on) {
+            if let Some((rank, cause)) = life.first(self.on) {
+                // What it sent before its end counts.
+                self.lanes.pump_all();
                 let link = self.inner.link_kind();
                 return Err(FabricError::PeerLost { rank, link, op: self.op, cause });
             }
@@ -130,10 +142,17 @@ impl<'a> Waiter<'a> {
         let waited = self.started.map_or(Duration::ZERO, |start| start.elapsed());
         let timeout = self.timeout.saturating_sub(waited).min(CAP);
         let losses = self.losses;
-        let life = &self.inner.life;
-        self.inner.parker.park(timeout, &mut || ready() || life.count() != losses);
+        let lanes = self.lanes;
+        lanes.parker.park(timeout, &mut || ready() || lanes.life.count() != losses || lanes.pump_all());
         // Whoever was woken is likely in the middle of a conversation.
         self.polls = 0;
         self.yields = 0;
+    }
+}
+
+impl Drop for Waiter<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.lanes.leave();
     }
 }

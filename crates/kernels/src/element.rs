@@ -1,11 +1,12 @@
 //! The Rust types that buffers hold.
 
 use half::{bf16, f16};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use crate::DType;
 
 /// A complex number of two binary32.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub struct Complex64 {
     /// The real part.

@@ -4,6 +4,7 @@
 //!   exposed memory and over slices. Each source is read once and the output written once, without allocation up to 256
 //!   sources.
 //! - [`copy_in`] and [`copy_out`] move elements between plain and exposed memory.
+//! - [`reduce_to_plain`] and [`reduce_to_exposed`] take any mixture of the two, with the elements' type as a value.
 //! - [`Stores`] says whether results go through the caches.
 //!
 //! # Bit rules
@@ -41,6 +42,7 @@ mod op;
 mod reduce;
 mod stores;
 mod sweep;
+mod views;
 
 pub use dtype::{DType, UnknownDType, UnknownDTypeCode};
 pub use element::{Complex64, Element, as_bytes};
@@ -48,6 +50,7 @@ pub use exposed::{copy_in, copy_in_with, copy_out, copy_out_with, reduce};
 pub use op::{ReduceOp, UnknownOp, UnknownOpCode, Unsupported};
 pub use reduce::{ReduceError, reduce_into, reduce_raw, reduce_raw_with};
 pub use stores::Stores;
+pub use views::{Source, ValuesMut, copy_from_bytes, reduce_to_exposed, reduce_to_plain};
 
 #[cfg(test)]
 mod reference;

@@ -26,6 +26,7 @@ impl Block {
     }
 
     /// Its length in bytes, as asked for.
+    #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
@@ -38,24 +39,28 @@ impl Block {
     }
 
     /// Where it starts in its region, in bytes.
+    #[inline]
     #[must_use]
     pub fn offset(&self) -> usize {
         self.lease.offset()
     }
 
     /// Its first address in this process.
+    #[inline]
     #[must_use]
     pub fn addr(&self) -> usize {
         self.region().addr() + self.offset()
     }
 
     /// The region in which it lies.
+    #[inline]
     #[must_use]
     pub fn region(&self) -> &Region {
         self.pool().region()
     }
 
     /// The pool to which it returns.
+    #[inline]
     #[must_use]
     pub fn pool(&self) -> &Pool {
         self.lease.pool()

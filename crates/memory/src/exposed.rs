@@ -27,6 +27,7 @@ enum Hold {
 }
 
 impl Hold {
+    #[inline]
     fn region(&self) -> &Region {
         match self {
             Hold::Region(region) => region,
@@ -47,6 +48,7 @@ impl Exposed {
     }
 
     /// Its length in bytes.
+    #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
@@ -59,12 +61,14 @@ impl Exposed {
     }
 
     /// Its first address in this process.
+    #[inline]
     #[must_use]
     pub fn addr(&self) -> usize {
         self.region().addr() + self.offset
     }
 
     /// The region in which it lies.
+    #[inline]
     #[must_use]
     pub fn region(&self) -> &Region {
         self.hold.region()
@@ -78,6 +82,7 @@ impl Exposed {
 
     /// Its first byte, for kernels and devices. Whoever dereferences it answers for the bounds and for races, and
     /// keeps a clone of this handle meanwhile.
+    #[inline]
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         self.region().as_ptr().wrapping_add(self.offset)
@@ -174,6 +179,23 @@ impl Exposed {
         // SAFETY: inside a writable mapping that lives as long as `self`, aligned, and reached by no reference but
         // atomics. Every bit pattern is a valid value.
         unsafe { AtomicU64::from_ptr(self.as_ptr().add(at).cast()) }
+    }
+
+    /// All of it as 64-bit words, for synchronization among the processors of this host; what lies beyond the last whole
+    /// word is left out.
+    ///
+    /// # Panics
+    /// If it is not aligned to 8 bytes, or the region cannot be written.
+    #[inline]
+    #[must_use]
+    #[track_caller]
+    pub fn words(&self) -> &[AtomicU64] {
+        let start = self.as_ptr();
+        assert!(start.addr().is_multiple_of(8), "words cannot lie at address {:#x}", start.addr());
+        assert!(self.region().is_writable(), "the region is mapped read-only");
+        // SAFETY: inside a writable mapping that lives as long as `self`, aligned, and reached by no reference but
+        // atomics. Every bit pattern is a valid value.
+        unsafe { std::slice::from_raw_parts(start.cast::<AtomicU64>().cast_const(), self.len / 8) }
     }
 
     /// Turns the last handle of a block's memory into the whole block again, whichever part of it the handle meant.

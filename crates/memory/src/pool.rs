@@ -134,6 +134,7 @@ impl Pool {
     }
 
     /// The region out of which blocks are cut.
+    #[inline]
     #[must_use]
     pub fn region(&self) -> &Region {
         &self.shared.region
@@ -174,10 +175,12 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
+    #[inline]
     pub(crate) fn offset(&self) -> usize {
         self.offset
     }
 
+    #[inline]
     pub(crate) fn pool(&self) -> &Pool {
         &self.pool
     }

@@ -326,6 +326,7 @@ impl Region {
     }
 
     /// Whether its bytes may be written: always, except for a file mapped [`FileAccess::ReadOnly`].
+    #[inline]
     #[must_use]
     pub fn is_writable(&self) -> bool {
         self.mapping.writable
@@ -391,6 +392,7 @@ impl Region {
         }
     }
 
+    #[inline]
     pub(crate) fn as_ptr(&self) -> *mut u8 {
         self.mapping.start.as_ptr()
     }

@@ -125,3 +125,14 @@ fn atomics_are_aligned_and_inside() {
     panics(|| _ = odd.atomic_u64(16));
     panics(|| _ = odd.atomic_u64(usize::MAX - 3));
 }
+
+#[test]
+fn words_are_the_same_bytes_as_everything_else() {
+    let exposed = Region::alloc(4096).unwrap().expose().unwrap();
+    let part = exposed.slice(8..27);
+    assert_eq!(part.words().len(), 2);
+    part.words()[1].store(7, Ordering::Release);
+    assert_eq!(exposed.atomic_u64(16).load(Ordering::Acquire), 7);
+    assert!(exposed.slice(0..7).words().is_empty());
+    assert!(panics(|| _ = exposed.slice(4..32).words()).starts_with("words cannot lie at address"));
+}

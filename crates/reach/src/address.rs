@@ -5,6 +5,9 @@ use crate::{ReachError, error::System};
 
 const FORM: u32 = 1;
 
+/// How names start: `fe80`, ten random bytes, the process.
+const LINK_LOCAL: [u8; 2] = [0xfe, 0x80];
+
 /// Where a [`Node`](crate::Node) is found: on which host, in which process, under which secret name.
 ///
 /// Whoever has it, and runs as the same user on the same host, can connect. It is given to peers and shown to nobody:
@@ -24,7 +27,23 @@ impl NodeAddress {
     pub(crate) fn new() -> Result<NodeAddress, ReachError> {
         let mut name = [0; 16];
         getrandom::fill(&mut name).system("get random bytes for a node's name")?;
-        Ok(NodeAddress { host: this_host()?, pid: std::process::id(), name })
+        let pid = std::process::id();
+        // A name serves as a device's GID, too: link-local, and enough to find the node on its host.
+        name[..2].copy_from_slice(&LINK_LOCAL);
+        name[12..].copy_from_slice(&pid.to_le_bytes());
+        Ok(NodeAddress { host: this_host()?, pid, name })
+    }
+
+    /// The address of the node of this name on this host.
+    ///
+    /// # Errors
+    /// [`ReachError::Address`] if no node has such a name, [`ReachError::System`] if this host's id is not known.
+    pub fn on_this_host(name: [u8; 16]) -> Result<NodeAddress, ReachError> {
+        if name[..2] != LINK_LOCAL {
+            return Err(ReachError::Address);
+        }
+        let pid = u32::from_le_bytes([name[12], name[13], name[14], name[15]]);
+        Ok(NodeAddress { host: this_host()?, pid, name })
     }
 
     /// Tells hosts apart: processes with equal ids can map each other's memory.
@@ -42,7 +61,9 @@ impl NodeAddress {
         self.pid
     }
 
-    pub(crate) fn name(&self) -> &[u8; 16] {
+    /// The name of its node, which tells it apart from all others of its host.
+    #[must_use]
+    pub fn name(&self) -> &[u8; 16] {
         &self.name
     }
 
@@ -133,6 +154,13 @@ mod tests {
         let (one, other) = (NodeAddress::new().unwrap(), NodeAddress::new().unwrap());
         assert_ne!(one, other);
         assert_eq!((one.host_id(), one.pid()), (other.host_id(), other.pid()));
+    }
+
+    #[test]
+    fn a_name_is_enough_on_its_host() {
+        let address = NodeAddress::new().unwrap();
+        assert_eq!(NodeAddress::on_this_host(*address.name()).unwrap(), address);
+        assert!(NodeAddress::on_this_host([0; 16]).is_err());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 mod incoming;
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -68,6 +69,17 @@ impl Core {
 
     pub(crate) fn share(&self, key: u64, region: Region) {
         lock(&self.shares).insert(key, region);
+    }
+
+    /// False if the key is taken.
+    pub(crate) fn share_new(&self, key: u64, region: Region) -> bool {
+        match lock(&self.shares).entry(key) {
+            Entry::Occupied(_) => false,
+            Entry::Vacant(entry) => {
+                entry.insert(region);
+                true
+            }
+        }
     }
 
     pub(crate) fn unshare(&self, key: u64) -> bool {

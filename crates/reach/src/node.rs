@@ -109,6 +109,18 @@ impl Node {
         Ok(ShareKey(key))
     }
 
+    /// Lets peers map a region under a key that they know beforehand; false, and nothing done, if the key is taken.
+    /// Only the node's name protects it then.
+    ///
+    /// # Errors
+    /// [`ReachError::NotShareable`] if the region was not made by [`Region::alloc`].
+    pub fn share_as(&self, key: ShareKey, region: &Region) -> Result<bool, ReachError> {
+        if region.fd().is_none() {
+            return Err(ReachError::NotShareable);
+        }
+        Ok(self.inner.core.share_new(key.0, region.clone()))
+    }
+
     /// Lets nobody else map the region; false if the key is unknown. Peers that have mapped it keep it.
     pub fn unshare(&self, key: ShareKey) -> bool {
         self.inner.core.unshare(key.0)

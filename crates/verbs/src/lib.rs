@@ -18,6 +18,7 @@ mod completion;
 pub mod conformance;
 mod device;
 mod error;
+mod faulty;
 mod gid;
 mod limits;
 mod queue_pair;
@@ -29,6 +30,7 @@ pub use check::{check_access, check_post_recv, check_post_send, check_transition
 pub use completion::{Completion, CompletionOpcode, CompletionStatus};
 pub use device::{CompletionChannel, CompletionQueue, Device, MemoryRegion, ProtectionDomain, QueuePair};
 pub use error::{PostError, VerbsError};
+pub use faulty::{FaultPlan, Faulty, Injected, Kill, KillMode, Odds};
 pub use gid::{Gid, GidEntry, GidError, GidKind, select_gid};
 pub use limits::{Capabilities, DeviceInfo, DeviceLimits, LinkLayer, Mtu, PortInfo, PortState};
 pub use queue_pair::{

@@ -6,7 +6,7 @@
 use std::fs::File;
 use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -17,10 +17,10 @@ use super::control::{self, Event, limit_of};
 use super::lines::Lines;
 use super::meeting::Meeting;
 use super::rank::Rank;
-use super::relay::{Relay, Source};
+use super::relay::{Relay, Source, Target};
 use super::signals::{Signals, asks_to_end, name, time_left};
 use super::verdict::{Ending, Seconds, name_ranks};
-use super::{Args, RunError, processes};
+use super::{Job, Output, RunError, processes};
 use crate::output::Stream;
 
 /// How long to wait, after the first report of a failure, for one that came before it. Ranks that notice another's end give up
@@ -38,40 +38,50 @@ const LOOK: Duration = Duration::from_millis(20);
 const TIMED_OUT: u8 = 124;
 
 /// Runs the ranks and gives the exit code.
-pub fn run(args: &Args, path: &Path) -> anyhow::Result<u8> {
+pub fn run(mut job: Job) -> anyhow::Result<u8> {
     // A signal that was ignored when the command began, as under nohup, stays ignored.
     let signals =
-        Signals::listen(processes::ignored_signals()).map_err(|error| refused(args, "listen to signals", error))?;
+        Signals::listen(processes::ignored_signals()).map_err(|error| refused(&job, "listen to signals", error))?;
     // The orphans of a supervisor that was killed come here. A process that was this one's child before has nothing to do
     // with the run: a shell that started it in the background and then became this command.
     let strangers = processes::children().unwrap_or_default();
-    processes::adopt_orphans().map_err(|error| refused(args, "adopt orphaned processes", error))?;
-    let meeting = Meeting::open(args.ranks)?;
+    processes::adopt_orphans().map_err(|error| refused(&job, "adopt orphaned processes", error))?;
+    let meeting = Meeting::open(job.ranks)?;
 
+    let (labels, mut reader) = match std::mem::replace(&mut job.output, Output::Labelled) {
+        Output::Labelled => (true, None),
+        Output::Plain => (false, None),
+        Output::Read(reader) => (true, Some(reader)),
+    };
     let mut sources = Vec::new();
     let mut ends = Vec::new();
-    for rank in 0..args.ranks {
-        let mut stream = |to| -> io::Result<OwnedFd> {
+    for rank in 0..job.ranks {
+        let mut stream = |to, labels| -> io::Result<OwnedFd> {
             let (pipe, end) = io::pipe()?;
-            let lines = if args.no_labels { Lines::plain() } else { Lines::labelled(rank) };
+            let lines = if labels { Lines::labelled(rank) } else { Lines::plain() };
             sources.push(Source { pipe, lines, to });
             Ok(end.into())
         };
-        let pair = stream(Stream::Out).and_then(|out| Ok((out, stream(Stream::Err)?)));
-        ends.push(pair.map_err(|error| refused(args, "make pipes for the output", error))?);
+        // The first rank's lines are what a reader wants; it takes them without labels.
+        let out = match reader.take() {
+            Some(reader) => stream(Target::Reader(reader), false),
+            None => stream(Target::Stream(Stream::Out), labels),
+        };
+        let pair = out.and_then(|out| Ok((out, stream(Target::Stream(Stream::Err), labels)?)));
+        ends.push(pair.map_err(|error| refused(&job, "make pipes for the output", error))?);
     }
-    let relay = Relay::start(sources).map_err(|error| refused(args, "start the output thread", error))?;
+    let relay = Relay::start(sources).map_err(|error| refused(&job, "start the output thread", error))?;
 
     let began = Instant::now();
     let mut launcher = Launcher {
-        path: path.to_owned(),
+        path: job.path.clone(),
         ranks: Vec::new(),
         signals,
         relay,
         began,
         began_at: control::now(),
-        time_limit: args.timeout.and_then(|limit| Some((began.checked_add(limit)?, limit))),
-        grace: args.grace,
+        time_limit: job.timeout.and_then(|limit| Some((began.checked_add(limit)?, limit))),
+        grace: job.grace,
         asked: None,
         judge_at: None,
         code: None,
@@ -79,16 +89,16 @@ pub fn run(args: &Args, path: &Path) -> anyhow::Result<u8> {
         abandon_at: None,
         lost: false,
     };
-    let nothing = File::open("/dev/null").map_err(|error| refused(args, "open /dev/null", error))?;
+    let nothing = File::open("/dev/null").map_err(|error| refused(&job, "open /dev/null", error))?;
     let mut failure = None;
     for (rank, (out, err)) in (0..).zip(ends) {
         // A rank is in the background of its terminal, where reading would stop it.
         let reads = rank == 0 && !io::stdin().is_terminal();
         let stdin = if reads { rustix::stdio::stdin() } else { nothing.as_fd() };
-        match Rank::start(args, path, &meeting, rank, stdin, out, err) {
+        match Rank::start(&job, &meeting, rank, stdin, out, err) {
             Ok(started) => launcher.ranks.push(started),
             Err(error) => {
-                failure = Some(refused(args, &format!("start rank {rank}"), error));
+                failure = Some(refused(&job, &format!("start rank {rank}"), error));
                 launcher.code = Some(2);
                 launcher.kill_at = Some(Instant::now());
                 break;
@@ -103,9 +113,9 @@ pub fn run(args: &Args, path: &Path) -> anyhow::Result<u8> {
 }
 
 /// Says what the system refused; a limit is named with the way to raise it.
-fn refused(args: &Args, doing: &str, error: io::Error) -> RunError {
+fn refused(job: &Job, doing: &str, error: io::Error) -> RunError {
     match limit_of(&error) {
-        Some(limit) => RunError::Limit { ranks: args.ranks, limit },
+        Some(limit) => RunError::Limit { ranks: job.ranks, limit },
         None => RunError::System { doing: doing.to_string(), error },
     }
 }

@@ -18,13 +18,15 @@ mod supervise;
 mod verdict;
 
 use std::ffi::OsString;
-use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
+use std::{io, iter};
 
+use anyhow::Context;
 use rustix::process::{Resource, getrlimit};
 
+pub use relay::Reader;
 pub use start::{Args as StartArgs, start};
 pub use supervise::{Args as SuperviseArgs, supervise};
 
@@ -32,6 +34,9 @@ pub use supervise::{Args as SuperviseArgs, supervise};
 pub const SUPERVISE: &str = "__supervise";
 /// The hidden command of the process that becomes a rank's program.
 pub const START: &str = "__start";
+
+/// The time between SIGTERM and SIGKILL for ranks that are this program.
+const GRACE: Duration = Duration::from_secs(2);
 
 /// Most ranks of one run.
 const MAX_RANKS: u32 = 1024;
@@ -69,15 +74,63 @@ pub struct Args {
     program: Vec<OsString>,
 }
 
+/// What the launcher runs.
+pub struct Job {
+    /// How many ranks.
+    pub ranks: u32,
+    /// The device's profile, if ranks are to use one.
+    pub profile: Option<Profile>,
+    /// When to give up.
+    pub timeout: Option<Duration>,
+    /// The time between SIGTERM and SIGKILL.
+    pub grace: Duration,
+    /// The file to execute.
+    pub path: PathBuf,
+    /// The program's name and its arguments.
+    pub program: Vec<OsString>,
+    /// Variables that the ranks get beside those that say their place.
+    pub env: Vec<(&'static str, String)>,
+    /// Where the ranks' output goes.
+    pub output: Output,
+}
+
+/// Where the ranks' output goes.
+pub enum Output {
+    /// To this command's streams, each line with its rank.
+    Labelled,
+    /// To this command's streams, as it is.
+    Plain,
+    /// The first rank's standard output to a part of this program, the rest as with labels.
+    Read(Reader),
+}
+
+impl Job {
+    /// A job whose ranks are this program itself, with these arguments.
+    pub fn own(ranks: u32, profile: Option<Profile>, args: Vec<OsString>, output: Output) -> anyhow::Result<Job> {
+        let path = processes::own_program().context("cannot find the file of this program")?;
+        let program = iter::once(OsString::from("fulmen")).chain(args).collect();
+        Ok(Job { ranks, profile, timeout: None, grace: GRACE, path, program, env: Vec::new(), output })
+    }
+
+    /// Runs the ranks until all have ended, and gives the exit code.
+    pub fn run(self) -> anyhow::Result<u8> {
+        check_descriptors(self.ranks)?;
+        launcher::run(self)
+    }
+}
+
 /// The hardware that the software device stands in for.
-#[derive(Clone, Copy, clap::ValueEnum)]
-enum Profile {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Profile {
+    /// Everything that the verbs know.
     Infiniband,
+    /// Apple's contract: unreliable connections, SEND and RECV only.
     Thunderbolt,
 }
 
 impl Profile {
-    fn name(self) -> &'static str {
+    /// Its name on the command line and in the ranks' environment.
+    pub fn name(self) -> &'static str {
         match self {
             Profile::Infiniband => "infiniband",
             Profile::Thunderbolt => "thunderbolt",
@@ -150,8 +203,9 @@ impl RunError {
 /// Runs the ranks until all have ended.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let path = program::find(&args.program[0])?;
-    check_descriptors(args.ranks)?;
-    let code = launcher::run(&args, &path)?;
+    let Args { ranks, profile, timeout, grace, no_labels, program } = args;
+    let output = if no_labels { Output::Plain } else { Output::Labelled };
+    let code = Job { ranks, profile, timeout, grace, path, program, env: Vec::new(), output }.run()?;
     Ok(ExitCode::from(code))
 }
 
@@ -166,7 +220,7 @@ fn check_descriptors(ranks: u32) -> Result<(), RunError> {
 }
 
 /// Reads a number of ranks.
-fn rank_count(text: &str) -> Result<u32, String> {
+pub fn rank_count(text: &str) -> Result<u32, String> {
     match text.parse() {
         Ok(count) if (1..=MAX_RANKS).contains(&count) => Ok(count),
         _ => Err(format!("a run has 1 to {MAX_RANKS} ranks")),
@@ -183,7 +237,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 /// Reads a time span that is not zero.
-fn positive_seconds(text: &str) -> Result<Duration, String> {
+pub fn positive_seconds(text: &str) -> Result<Duration, String> {
     seconds(text).and_then(|time| match time {
         Duration::ZERO => Err("give more than 0 seconds, or leave the option out for no limit".to_string()),
         time => Ok(time),

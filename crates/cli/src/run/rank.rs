@@ -4,14 +4,13 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::Path;
 use std::process::{Child, Command};
 use std::time::Duration;
 
 use super::control::{self, Event, Reports};
 use super::meeting::Meeting;
 use super::verdict::Ending;
-use super::{Args, processes};
+use super::{Job, processes};
 
 /// One rank.
 pub struct Rank {
@@ -34,8 +33,7 @@ pub struct Heard {
 impl Rank {
     /// Starts a supervisor, which starts the program.
     pub fn start(
-        args: &Args,
-        path: &Path,
+        job: &Job,
         meeting: &Meeting,
         rank: u32,
         stdin: BorrowedFd<'_>,
@@ -47,20 +45,21 @@ impl Rank {
         let mut command = Command::new(processes::own_program()?);
         command
             .arg0("fulmen")
-            .args([super::SUPERVISE, "--grace", &args.grace.as_millis().to_string(), "--path"])
-            .arg(path)
+            .args([super::SUPERVISE, "--grace", &job.grace.as_millis().to_string(), "--path"])
+            .arg(&job.path)
             .arg("--")
-            .args(&args.program)
+            .args(&job.program)
             .env("FULMEN_RANK", rank.to_string())
-            .env("FULMEN_SIZE", args.ranks.to_string())
+            .env("FULMEN_SIZE", job.ranks.to_string())
             .env("FULMEN_LOCAL_RANK", rank.to_string())
-            .env("FULMEN_LOCAL_SIZE", args.ranks.to_string())
+            .env("FULMEN_LOCAL_SIZE", job.ranks.to_string())
             .env("FULMEN_COORDINATOR", meeting.address().to_string())
+            .envs(job.env.iter().map(|(name, value)| (name, value)))
             .stdin(OwnedFd::from(theirs))
             .stdout(out)
             .stderr(err)
             .process_group(0);
-        if let Some(profile) = args.profile {
+        if let Some(profile) = job.profile {
             command.env("FULMEN_PROFILE", profile.name());
         }
         let supervisor = command.spawn()?;

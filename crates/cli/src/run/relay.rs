@@ -19,14 +19,25 @@ const CHUNK: usize = 1 << 16;
 /// no pipe holds more than this by default; a stranger who keeps a pipe open and writes on is not waited for.
 const REST: usize = 1 << 20;
 
+/// Takes whole lines of a rank. After an error it is asked no more, and the rank's next write fails as on a closed pipe.
+pub type Reader = Box<dyn FnMut(&[u8]) -> io::Result<()> + Send>;
+
+/// Where lines go.
+pub enum Target {
+    /// To a stream of this command.
+    Stream(Stream),
+    /// To a part of this program.
+    Reader(Reader),
+}
+
 /// One stream of one rank: where its bytes come from and go.
 pub struct Source {
     /// The read end of the rank's pipe.
     pub pipe: PipeReader,
     /// Cuts and labels.
     pub lines: Lines,
-    /// The command's stream that takes it.
-    pub to: Stream,
+    /// Who takes it.
+    pub to: Target,
 }
 
 /// The running relay.
@@ -96,13 +107,13 @@ fn relay(mut messages: PipeReader, mut sources: Vec<Source>) -> io::Result<()> {
             }
         }
         // Dropping their pipes tells the ranks that nobody reads them, as it would without a launcher between.
-        sources.retain(|source| !worker.closed.contains(&source.to));
+        sources.retain(|source| !matches!(&source.to, Target::Stream(to) if worker.closed.contains(to)));
         if ready.last() == Some(&true) {
             match messages.read(&mut worker.buffer)? {
                 0 => break,
                 count => {
                     worker.out.extend_from_slice(&worker.buffer[..count]);
-                    worker.write(Stream::Err);
+                    worker.write(&mut Target::Stream(Stream::Err));
                 }
             }
         }
@@ -116,13 +127,14 @@ fn relay(mut messages: PipeReader, mut sources: Vec<Source>) -> io::Result<()> {
             }
         }
         source.lines.finish(&mut worker.out);
-        worker.write(source.to);
+        worker.write(&mut source.to);
     }
     worker.result
 }
 
 impl Worker {
-    /// Reads once from a readable source and writes the lines that are whole. `false` when the source has ended.
+    /// Reads once from a readable source and writes the lines that are whole. `false` when the source has ended, or its own
+    /// reader wants no more.
     fn pass_on(&mut self, source: &mut Source) -> bool {
         let count = match source.pipe.read(&mut self.buffer) {
             Ok(count) => count,
@@ -134,22 +146,24 @@ impl Worker {
         } else {
             source.lines.push(&self.buffer[..count], &mut self.out);
         }
-        self.write(source.to);
-        count > 0
+        self.write(&mut source.to) && count > 0
     }
 
-    fn write(&mut self, to: Stream) {
-        if !self.out.is_empty()
-            && !self.closed.contains(&to)
-            && let Err(error) = to.write_all(&self.out)
-        {
-            self.closed.push(to);
-            if error.kind() != io::ErrorKind::BrokenPipe && self.result.is_ok() {
-                self.result = Err(error);
-            }
-        }
+    /// `false` when a reader wants no more.
+    fn write(&mut self, to: &mut Target) -> bool {
+        let written = match to {
+            _ if self.out.is_empty() => Ok(()),
+            Target::Stream(stream) if self.closed.contains(stream) => Ok(()),
+            Target::Stream(stream) => stream.write_all(&self.out).inspect_err(|_| self.closed.push(*stream)),
+            Target::Reader(reader) => reader(&self.out),
+        };
         self.out.clear();
         self.out.shrink_to(2 * CHUNK);
+        let Err(error) = written else { return true };
+        if error.kind() != io::ErrorKind::BrokenPipe && self.result.is_ok() {
+            self.result = Err(error);
+        }
+        matches!(to, Target::Stream(_))
     }
 }
 

@@ -4,6 +4,10 @@ pub(crate) mod reach;
 
 use std::time::Duration;
 
+use fulmen_memory::Exposed;
+
+use crate::engine::{Lent, Link, PREFIX, Source, Target};
+
 /// Where the threads of a rank park.
 pub(crate) trait Parker: Send + Sync {
     /// Parks until this rank is rung, at most for `timeout`; may return early. From before the call of `awake` on no ring
@@ -12,4 +16,37 @@ pub(crate) trait Parker: Send + Sync {
 
     /// Wakes all threads of this rank that are parked.
     fn wake(&self);
+}
+
+/// One end of what carries the frames of one link. Its methods are called with the link locked, by whichever thread of
+/// this rank waits; they never wait themselves.
+pub(crate) trait Wire: Send {
+    /// Moves the link on as far as it goes now: hands it the frames that have come, sends those that are to go, and makes
+    /// the moves that the link [posts](Link::next_posting). Wakes the peer if it sent something. True if anything moved.
+    ///
+    /// # Errors
+    /// What broke: the link is severed then.
+    fn pump(&mut self, link: &mut Link, lent: &mut Lent<'_>) -> Result<bool, Broken>;
+
+    /// Sends a frame of [`Link::eager`] and wakes the peer; false if there is no room now.
+    ///
+    /// # Errors
+    /// What broke.
+    fn push(&mut self, header: &[u8; PREFIX], payload: &[u8]) -> Result<bool, Broken>;
+
+    /// How this memory is best sent.
+    fn source(&self, memory: Exposed) -> Source;
+
+    /// How this memory is best received into.
+    fn target(&self, memory: Exposed) -> Target;
+}
+
+/// Why a wire is of no use any more.
+#[derive(Debug)]
+pub(crate) struct Broken(pub String);
+
+impl<E: std::error::Error> From<E> for Broken {
+    fn from(error: E) -> Broken {
+        Broken(error.to_string())
+    }
 }

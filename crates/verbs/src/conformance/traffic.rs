@@ -130,6 +130,9 @@ fn arrived(rig: &mut Rig, posted: &Posted) -> Outcome {
         SendOp::Send { .. } => rig.b.check(recv_slot..recv_slot + len, wr_id, &what),
         SendOp::Write { .. } => {
             let target = rig.b.memory.bytes.slice(remote_slot..remote_slot + len);
+            if rig.reliable() {
+                return pattern::check(&target, wr_id, &what);
+            }
             // Without acknowledgements the bytes may come after the completion.
             rig.watch.until(&what, |_| Ok(pattern::check(&target, wr_id, &what).ok()))
         }

@@ -1,14 +1,12 @@
 //! Windows, waits and what ends them, with ranks as threads.
 
-mod world;
-
 use std::sync::atomic::Ordering;
 use std::sync::{Barrier, mpsc};
 use std::task::Poll;
 use std::time::Duration;
 
+use crate::world::{self, LONG, options};
 use fulmen_fabric::{Fabric, FabricError, FabricOptions, Loss, On, Providers, RegionRef, Session, StartError, Window};
-use world::{LONG, options};
 
 /// Waits until a rank's word in `window` has reached `value`.
 fn await_word(fabric: &Fabric, window: &Window, rank: u32, at: usize, value: u64) -> Result<(), FabricError> {

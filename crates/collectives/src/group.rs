@@ -1,0 +1,336 @@
+//! The group of all ranks, and its operations.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use fulmen_fabric::{Fabric, OpName};
+use fulmen_kernels::{DType, Element, ReduceOp, Source, Stores, ValuesMut};
+
+use crate::call::{Call, Kind};
+use crate::deadline::Deadline;
+use crate::request::{Input, Output, Request};
+use crate::windows::{Ongoing, Progress, Windows};
+use crate::{Buffer, CollectiveError, Data};
+
+/// All ranks of a fabric, for operations that all of them take part in. A clone is another handle to the same group.
+///
+/// All ranks call the same operations in the same order, on data of the same type and length. One collective operation of
+/// a group runs at a time: a second thread's waits for the first's. Data is a [`Buffer`] or plain memory; ranks may
+/// differ in that.
+#[derive(Clone)]
+pub struct Group {
+    shared: Arc<Shared>,
+    deadline: Duration,
+}
+
+struct Shared {
+    fabric: Fabric,
+    path: Path,
+    state: Mutex<State>,
+}
+
+enum Path {
+    Alone,
+    Windows(Windows),
+}
+
+struct State {
+    /// Calls begun.
+    sequence: u64,
+    progress: Progress,
+    /// The first failure.
+    failed: Option<Arc<str>>,
+}
+
+impl Group {
+    /// The group of all ranks of a fabric. Collective: every rank calls it, once a fabric.
+    ///
+    /// Operations end within the fabric's timeout; [`Group::with_deadline`] chooses another.
+    ///
+    /// # Errors
+    /// [`CollectiveError::Fabric`] if the ranks cannot map one another's memory.
+    pub fn new(fabric: Fabric) -> Result<Group, CollectiveError> {
+        let deadline = fabric.timeout();
+        let path = if fabric.size() == 1 {
+            Path::Alone
+        } else {
+            Path::Windows(Windows::new(&fabric, &mut Deadline::new(deadline))?)
+        };
+        let state = Mutex::new(State { sequence: 0, progress: Progress::default(), failed: None });
+        Ok(Group { shared: Arc::new(Shared { fabric, path, state }), deadline })
+    }
+
+    /// This rank, from 0.
+    #[must_use]
+    pub fn rank(&self) -> u32 {
+        self.shared.fabric.rank()
+    }
+
+    /// How many ranks there are.
+    #[must_use]
+    pub fn size(&self) -> u32 {
+        self.shared.fabric.size()
+    }
+
+    /// What connects the ranks.
+    #[must_use]
+    pub fn fabric(&self) -> &Fabric {
+        &self.shared.fabric
+    }
+
+    /// How long an operation may take before it fails with [`FabricError::TimedOut`](fulmen_fabric::FabricError).
+    #[must_use]
+    pub fn deadline(&self) -> Duration {
+        self.deadline
+    }
+
+    /// The same group, with another deadline for operations that are called on this handle.
+    #[must_use]
+    pub fn with_deadline(&self, deadline: Duration) -> Group {
+        Group { shared: self.shared.clone(), deadline }
+    }
+
+    /// Registered memory for `count` elements, all of them zero.
+    ///
+    /// # Errors
+    /// [`CollectiveError::Fabric`] if the pool has no room (`FULMEN_POOL` sets its size).
+    pub fn alloc<T: Element>(&self, count: usize) -> Result<Buffer<T>, CollectiveError> {
+        let bytes = count.checked_mul(size_of::<T>()).ok_or_else(|| {
+            CollectiveError::invalid("alloc", format!("{count} {} are more than there is memory", T::DTYPE))
+        })?;
+        Ok(Buffer::new(self.shared.fabric.alloc(bytes)?))
+    }
+
+    /// Combines the ranks' `data`, element by element in rank order; all ranks get the result, in place.
+    ///
+    /// # Errors
+    /// [`CollectiveError::Mismatch`], [`CollectiveError::Poisoned`], [`CollectiveError::Fabric`] (a lost rank, the
+    /// deadline), and [`CollectiveError::Unsupported`] for minima and maxima of complex numbers. When it fails, what
+    /// `data` holds is unspecified.
+    pub fn all_reduce<D: Data + ?Sized>(&self, data: &mut D, op: ReduceOp) -> Result<(), CollectiveError> {
+        op.supports(D::Element::DTYPE)?;
+        let output = data.output();
+        let count = elements::<D::Element>(output.bytes());
+        self.run(Kind::AllReduce, D::Element::DTYPE, op, 0, count, None, output)
+    }
+
+    /// [`Group::all_reduce`] of `from`, into `to`. Both have the same length.
+    ///
+    /// # Errors
+    /// As [`Group::all_reduce`], and [`CollectiveError::Invalid`] if the lengths differ.
+    pub fn all_reduce_into<S, D>(&self, from: &S, to: &mut D, op: ReduceOp) -> Result<(), CollectiveError>
+    where
+        S: Data + ?Sized,
+        D: Data<Element = S::Element> + ?Sized,
+    {
+        op.supports(D::Element::DTYPE)?;
+        let (input, output) = (from.input(), to.output());
+        let count = elements::<D::Element>(input.bytes());
+        require("all_reduce", count == elements::<D::Element>(output.bytes()), || {
+            let has = elements::<D::Element>(output.bytes());
+            format!("the output has {has} elements and the input {count}: give both the same length")
+        })?;
+        self.run(Kind::AllReduce, D::Element::DTYPE, op, 0, count, Some(input), output)
+    }
+
+    /// Gives all ranks the vectors of all ranks, one after the other in rank order. `to` is as long as all of them.
+    ///
+    /// # Errors
+    /// As [`Group::all_reduce`], and [`CollectiveError::Invalid`] if `to` is not `size` times as long as `from`.
+    pub fn all_gather<S, D>(&self, from: &S, to: &mut D) -> Result<(), CollectiveError>
+    where
+        S: Data + ?Sized,
+        D: Data<Element = S::Element> + ?Sized,
+    {
+        let (input, output) = (from.input(), to.output());
+        let count = elements::<D::Element>(input.bytes());
+        self.require_all("all_gather", "output", elements::<D::Element>(output.bytes()), "input", count)?;
+        self.run(Kind::AllGather, D::Element::DTYPE, ReduceOp::Sum, 0, count, Some(input), output)
+    }
+
+    /// [`Group::all_gather`] in place: each rank's part of `data` is the one of its rank.
+    ///
+    /// # Errors
+    /// As [`Group::all_reduce`], and [`CollectiveError::Invalid`] if the ranks cannot have parts of the same length.
+    pub fn all_gather_in_place<D: Data + ?Sized>(&self, data: &mut D) -> Result<(), CollectiveError> {
+        let output = data.output();
+        let count = self.part("all_gather", elements::<D::Element>(output.bytes()))?;
+        self.run(Kind::AllGather, D::Element::DTYPE, ReduceOp::Sum, 0, count, None, output)
+    }
+
+    /// Combines the ranks' `from`, element by element in rank order, and gives each rank its part of the result: the
+    /// first `to.len()` elements to rank 0, and so on.
+    ///
+    /// # Errors
+    /// As [`Group::all_reduce`], and [`CollectiveError::Invalid`] if `from` is not `size` times as long as `to`.
+    pub fn reduce_scatter<S, D>(&self, from: &S, to: &mut D, op: ReduceOp) -> Result<(), CollectiveError>
+    where
+        S: Data + ?Sized,
+        D: Data<Element = S::Element> + ?Sized,
+    {
+        op.supports(D::Element::DTYPE)?;
+        let (input, output) = (from.input(), to.output());
+        let count = elements::<D::Element>(output.bytes());
+        self.require_all("reduce_scatter", "input", elements::<D::Element>(input.bytes()), "output", count)?;
+        self.run(Kind::ReduceScatter, D::Element::DTYPE, op, 0, count, Some(input), output)
+    }
+
+    /// [`Group::reduce_scatter`] in place. Returns which elements of `data` this rank's part of the result are; what the
+    /// others hold then is unspecified.
+    ///
+    /// # Errors
+    /// As [`Group::all_reduce`], and [`CollectiveError::Invalid`] if the ranks cannot have parts of the same length.
+    pub fn reduce_scatter_in_place<D: Data + ?Sized>(
+        &self,
+        data: &mut D,
+        op: ReduceOp,
+    ) -> Result<Range<usize>, CollectiveError> {
+        op.supports(D::Element::DTYPE)?;
+        let output = data.output();
+        let count = self.part("reduce_scatter", elements::<D::Element>(output.bytes()))?;
+        self.run(Kind::ReduceScatter, D::Element::DTYPE, op, 0, count, None, output)?;
+        let start = self.rank() as usize * count;
+        Ok(start..start + count)
+    }
+
+    /// Gives all ranks what `data` holds on rank `root`.
+    ///
+    /// # Errors
+    /// As [`Group::all_reduce`], and [`CollectiveError::Invalid`] if there is no such rank.
+    pub fn broadcast<D: Data + ?Sized>(&self, data: &mut D, root: u32) -> Result<(), CollectiveError> {
+        self.check_rank("broadcast", root)?;
+        let output = data.output();
+        let count = elements::<D::Element>(output.bytes());
+        self.run(Kind::Broadcast, D::Element::DTYPE, ReduceOp::Sum, root, count, None, output)
+    }
+
+    /// Returns when all ranks have called it.
+    ///
+    /// # Errors
+    /// [`CollectiveError::Mismatch`], [`CollectiveError::Poisoned`], [`CollectiveError::Fabric`].
+    pub fn barrier(&self) -> Result<(), CollectiveError> {
+        let output = Output::Plain(ValuesMut::new::<u8>(&mut []));
+        self.run(Kind::Barrier, DType::U8, ReduceOp::Sum, 0, 0, None, output)
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "what a call consists of, from the operations above only")]
+    fn run(
+        &self,
+        kind: Kind,
+        dtype: DType,
+        op: ReduceOp,
+        root: u32,
+        count: usize,
+        input: Option<Input<'_>>,
+        output: Output<'_>,
+    ) -> Result<(), CollectiveError> {
+        let call = Call { kind, dtype, op, root, count: count as u64 };
+        let (rank, size) = (self.rank(), self.size());
+        let mut request = Request { call, rank, size, input, output };
+        let shared = &*self.shared;
+        let mut state = shared.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(cause) = &state.failed {
+            return Err(CollectiveError::Poisoned { cause: cause.clone() });
+        }
+        state.sequence += 1;
+        let State { sequence, progress, failed } = &mut *state;
+        let mut deadline = Deadline::new(self.deadline);
+        let mut ongoing = Ongoing::new(kind.name(), *sequence, &mut deadline);
+        // Should this thread panic, the group is of no use any more.
+        let mut fate = Fate { path: &shared.path, sequence: *sequence, failed, over: false };
+        let done = match &shared.path {
+            Path::Alone => {
+                request.complete(0..call.bytes(), Stores::Cached, |_, _| Source::Target);
+                Ok(())
+            }
+            Path::Windows(windows) => windows.run(&mut request, &mut ongoing, progress),
+        };
+        fate.over = true;
+        if let Err(error) = &done {
+            fate.fail(error);
+        }
+        done
+    }
+
+    fn check_rank(&self, operation: OpName, rank: u32) -> Result<(), CollectiveError> {
+        let size = self.size();
+        require(operation, rank < size, || format!("there is no rank {rank}: name one below {size}"))
+    }
+
+    fn require_all(
+        &self,
+        operation: OpName,
+        whole: &str,
+        has: usize,
+        part: &str,
+        count: usize,
+    ) -> Result<(), CollectiveError> {
+        let size = self.size() as usize;
+        require(operation, count.checked_mul(size) == Some(has), || {
+            format!(
+                "the {whole} has {has} elements and the {part} {count}: for {size} ranks, give it {size} times as many"
+            )
+        })
+    }
+
+    /// The length of a rank's part of `count` elements.
+    fn part(&self, operation: OpName, count: usize) -> Result<usize, CollectiveError> {
+        let size = self.size() as usize;
+        require(operation, count.is_multiple_of(size), || {
+            format!("{count} elements are no equal parts for {size} ranks: give a multiple of {size}")
+        })?;
+        Ok(count / size)
+    }
+}
+
+/// What becomes of the group after a call.
+struct Fate<'a> {
+    path: &'a Path,
+    sequence: u64,
+    failed: &'a mut Option<Arc<str>>,
+    over: bool,
+}
+
+impl Fate<'_> {
+    /// Poisons the group, here and on the peers.
+    fn fail(&mut self, error: &CollectiveError) {
+        let cause: Arc<str> = match error {
+            CollectiveError::Poisoned { cause } => cause.clone(),
+            other => other.to_string().into(),
+        };
+        self.poison(cause);
+    }
+
+    fn poison(&mut self, cause: Arc<str>) {
+        tracing::debug!(call = self.sequence, %cause, "the group is poisoned");
+        match self.path {
+            Path::Alone => {}
+            Path::Windows(windows) => windows.poison(self.sequence, &cause),
+        }
+        *self.failed = Some(cause);
+    }
+}
+
+impl Drop for Fate<'_> {
+    fn drop(&mut self) {
+        if !self.over {
+            self.poison("a thread panicked in an operation".into());
+        }
+    }
+}
+
+impl fmt::Debug for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Group").field("rank", &self.rank()).field("size", &self.size()).finish_non_exhaustive()
+    }
+}
+
+fn elements<T>(bytes: &[u8]) -> usize {
+    bytes.len() / size_of::<T>()
+}
+
+fn require(operation: OpName, holds: bool, problem: impl FnOnce() -> String) -> Result<(), CollectiveError> {
+    if holds { Ok(()) } else { Err(CollectiveError::invalid(operation, problem())) }
+}

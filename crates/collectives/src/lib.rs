@@ -1,0 +1,39 @@
+//! Operations that all ranks of a [`Group`] take part in.
+//!
+//! # What they promise
+//!
+//! - **The same bits.** Elements are combined in rank order, whatever path the bytes take: on every rank, in every run,
+//!   a result is that of [`fulmen_kernels`]' reduction of the ranks' vectors from rank 0 up. `f16` and `bf16` are rounded
+//!   once, after the last rank.
+//! - **The same operation.** Ranks compare what they call (operation, type, length, reduction, root) before a byte of data
+//!   is used: ranks that differ get [`CollectiveError::Mismatch`] or find the group poisoned, and no rank gets a wrong
+//!   result.
+//! - **An end.** Every operation ends within the group's [deadline](Group::with_deadline), and in under 2 s when a rank that
+//!   it needs dies. A group in which an operation failed is *poisoned*: each later operation returns
+//!   [`CollectiveError::Poisoned`] with the first cause at once.
+//! - **Memory of one's own.** When an operation has returned, no peer reads what its data held or writes to it.
+//!
+//! # Paths
+//!
+//! | where ranks map one another's memory (windows) | |
+//! |---|---|
+//! | up to 40 bytes | in the line that announces the operation |
+//! | up to 16 KiB | through a slot of each rank's window; every rank computes for itself |
+//! | more, from and to a [`Buffer`] | straight out of the peers' memory, and into it |
+//! | more, plain memory on any rank | in pieces through the ranks' windows, pipelined |
+//!
+//! Elsewhere everything goes by messages.
+#![forbid(unsafe_code)]
+
+mod buffer;
+mod call;
+mod deadline;
+mod error;
+mod group;
+mod request;
+mod windows;
+
+pub use buffer::{Buffer, Data};
+pub use error::CollectiveError;
+pub use fulmen_kernels::{Complex64, DType, Element, ReduceOp, Unsupported};
+pub use group::Group;

@@ -1,0 +1,152 @@
+//! Work on the peers' memory itself.
+
+use std::sync::atomic::Ordering;
+
+use fulmen_fabric::{FabricError, OpName};
+use fulmen_kernels::{Source, Stores, ValuesMut, copy_in_with, reduce_to_exposed, reduce_to_plain};
+use fulmen_memory::Exposed;
+use smallvec::SmallVec;
+
+use super::layout::Counter;
+use super::{Agreed, Ongoing, Places, Progress, Windows, stores_for};
+use crate::CollectiveError;
+use crate::call::{Call, Kind};
+use crate::request::{Output, Request, reduce, sources};
+
+/// Bytes that are reduced at a time: they stay in the nearest cache until they have been copied to all ranks.
+const BLOCK: usize = 8 << 10;
+
+impl Windows {
+    /// The pools and places of all contributions that are read, if all of them lie in pools.
+    pub(super) fn contributions(&self, call: &Call, agreed: &Agreed) -> Option<Places> {
+        let read = |rank: usize| call.contribution(rank as u32, self.size as u32) > 0;
+        let all = (0..self.size).all(|rank| agreed.inputs[rank].is_some() || !read(rank));
+        all.then(|| agreed.inputs.clone())
+    }
+
+    /// Every rank reads what it needs from its peers' memory, and none returns before all have.
+    pub(super) fn pull(
+        &self,
+        request: &mut Request<'_>,
+        ongoing: &mut Ongoing<'_>,
+        inputs: &Places,
+    ) -> Result<(), CollectiveError> {
+        let call = request.call;
+        let inputs = self.places(ongoing.operation, inputs, |rank| call.contribution(rank, self.size as u32))?;
+        request.complete(0..call.bytes(), stores_for(call.longest(self.size as u32)), |peer, range| {
+            let (pool, at) = inputs[peer as usize];
+            Source::Exposed(pool, at + range.start)
+        });
+        self.finish(ongoing)
+    }
+
+    /// Waits until no peer works on this rank's memory any more, and tells them that this rank does not on theirs.
+    fn finish(&self, ongoing: &mut Ongoing<'_>) -> Result<(), CollectiveError> {
+        self.window.local().words()[Counter::Done.word()].store(ongoing.sequence, Ordering::Release);
+        ongoing.owes_ring = true;
+        self.await_counter(ongoing, Counter::Done, ongoing.sequence)?;
+        // Before the caller hands memory back: a peer that gave up on this rank may have used its own for other things.
+        self.check_poison(ongoing.sequence)
+    }
+
+    /// The memory in which each rank's places lie, checked: what a peer announces is not trusted. `len` says how many bytes
+    /// of a rank are meant. This rank's own entry is not to be used.
+    fn places(
+        &self,
+        operation: OpName,
+        places: &Places,
+        len: impl Fn(u32) -> usize,
+    ) -> Result<SmallVec<[(&Exposed, usize); 8]>, CollectiveError> {
+        let place = |rank: usize| {
+            let at = places[rank].unwrap_or(0);
+            let Some(pool) = &self.pools[rank] else { return Ok((self.window.local(), 0)) };
+            let len = len(rank as u32);
+            if at.checked_add(len).is_none_or(|end| end > pool.len()) {
+                let (rank, offset, len, region) = (rank as u32, at as u64, len as u64, pool.len() as u64);
+                return Err(FabricError::OutOfBounds { op: operation, rank, offset, len, region }.into());
+            }
+            Ok((pool, at))
+        };
+        (0..self.size).map(place).collect()
+    }
+
+    /// An all-reduce that does not fit into a slot.
+    pub(super) fn all_reduce(
+        &self,
+        request: &mut Request<'_>,
+        ongoing: &mut Ongoing<'_>,
+        progress: &mut Progress,
+    ) -> Result<(), CollectiveError> {
+        debug_assert_eq!(request.call.kind, Kind::AllReduce);
+        // Peers write into the output as soon as they have read the announcement.
+        if request.output_at(self.pool).is_none() {
+            self.announce_places(&request.call, self.own_places(request), ongoing)?;
+            return self.staged(request, ongoing, progress);
+        }
+        let places = self.own_places(request);
+        let Output::Buffer(memory) = &mut request.output else { unreachable!("it lies in the pool") };
+        let Some(lent) = memory.lend() else { unreachable!("it lies in the pool") };
+        let agreed = self.announce_places(&request.call, places, ongoing)?;
+        if agreed.inputs.iter().chain(&agreed.outputs).all(Option::is_some) {
+            let own = match request.input {
+                Some(input) => Source::Plain(input.bytes()),
+                None => Source::Exposed(lent.exposed(), 0),
+            };
+            self.reduce_share(&request.call, ongoing, own, lent.exposed(), &agreed)?;
+            self.finish(ongoing)?;
+            lent.finish();
+            return Ok(());
+        }
+        // Some rank's memory is plain, so nobody writes into another's.
+        lent.finish();
+        self.staged(request, ongoing, progress)
+    }
+
+    /// Reduces this rank's share of the vector from all ranks' inputs into all ranks' outputs. The shares are apart, so
+    /// that nobody waits for anybody meanwhile.
+    fn reduce_share(
+        &self,
+        call: &Call,
+        ongoing: &Ongoing<'_>,
+        own: Source<'_>,
+        output: &Exposed,
+        agreed: &Agreed,
+    ) -> Result<(), CollectiveError> {
+        let len = call.bytes();
+        let inputs = self.places(ongoing.operation, &agreed.inputs, |_| len)?;
+        let outputs = self.places(ongoing.operation, &agreed.outputs, |_| len)?;
+        let share = len.div_ceil(self.size).next_multiple_of(64);
+        let start = (share * self.rank).min(len);
+        let end = (start + share).min(len);
+        let stores = stores_for(len);
+        let mut scratch = [0u8; BLOCK];
+        let mut at = start;
+        while at < end {
+            let block = (end - at).min(BLOCK);
+            let own = match own {
+                Source::Plain(bytes) => Source::Plain(&bytes[at..at + block]),
+                Source::Exposed(memory, from) => Source::Exposed(memory, from + at),
+                Source::Target => Source::Target,
+            };
+            let sources = sources(self.rank as u32, self.size as u32, own, |peer| {
+                let (pool, from) = inputs[peer as usize];
+                Source::Exposed(pool, from + at)
+            });
+            if stores == Stores::Streaming {
+                let result = &mut scratch[..block];
+                reduce(reduce_to_plain(call.op, call.dtype, &mut ValuesMut::new(result), &sources, Stores::Cached));
+                copy_in_with(result, output, at, stores);
+                for (pool, to) in self.peers().map(|peer| outputs[peer]) {
+                    copy_in_with(result, pool, to + at, stores);
+                }
+            } else {
+                reduce(reduce_to_exposed(call.op, call.dtype, output, at..at + block, &sources, stores));
+                for (pool, to) in self.peers().map(|peer| outputs[peer]) {
+                    output.copy_to(at, pool, to + at, block);
+                }
+            }
+            at += block;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,86 @@
+//! What a rank's part of the control window looks like. The rank itself is its only writer.
+//!
+//! ```text
+//! 0        hello: ready, the pool's key, the pool's length
+//! 128      poison: the sequence of the call that failed, the text's length, the text
+//! 1024     counters, each in a pair of lines of its own
+//! 2048     two announcements of 128 bytes: the call with up to 40 bytes inline | where its data lies
+//! 4096     two slots of 16 KiB, for what does not fit into an announcement
+//! 36864    the stage: slots for pieces of plain memory
+//! ```
+
+/// A pair of lines: processors fetch lines in pairs, so that words of different uses lie this far apart.
+pub(super) const PAIR: usize = 128;
+
+pub(super) const HELLO: usize = 0;
+pub(super) const POISON: usize = PAIR;
+pub(super) const POISON_TEXT: usize = POISON + 16;
+pub(super) const POISON_TEXT_MAX: usize = COUNTERS - POISON_TEXT;
+
+const COUNTERS: usize = 1024;
+
+/// What a rank counts for its peers.
+#[derive(Clone, Copy)]
+pub(super) enum Counter {
+    /// The last call in which it has done all that it does to its peers' memory.
+    Done,
+    /// Pieces that it has put into its stage.
+    Posted,
+    /// Pieces of which it has reduced its share.
+    Reduced,
+    /// Pieces that it has taken from its peers' stages.
+    Taken,
+}
+
+impl Counter {
+    pub(super) const fn word(self) -> usize {
+        (COUNTERS + self as usize * PAIR) / 8
+    }
+}
+
+const ANNOUNCEMENTS: usize = 2048;
+
+/// The announcements and slots are used in turn: a rank announces call s + 2 only after all have announced s + 1, and so
+/// have read what it announced for s.
+const TURNS: u64 = 2;
+
+/// The first word of the announcement of a call.
+pub(super) const fn announcement(sequence: u64) -> usize {
+    (ANNOUNCEMENTS + (sequence % TURNS) as usize * PAIR) / 8
+}
+
+/// Words of an announcement: sequence, call (2), inline data (5); then on the next line where the data lies.
+pub(super) const CALL: usize = 1;
+pub(super) const INLINE: usize = 3;
+pub(super) const INLINE_WORDS: usize = 5;
+pub(super) const INPUT_AT: usize = 8;
+pub(super) const OUTPUT_AT: usize = 9;
+
+/// The longest contribution that travels in the announcement, in bytes.
+pub(super) const INLINE_MAX: usize = INLINE_WORDS * 8;
+
+const SLOTS: usize = 4096;
+
+/// The longest contribution that every rank reads from every other's slot, in bytes.
+pub(super) const SLOT: usize = 16 << 10;
+
+/// The slot of a call.
+pub(super) const fn slot(sequence: u64) -> usize {
+    SLOTS + (sequence % TURNS) as usize * SLOT
+}
+
+const STAGE: usize = SLOTS + TURNS as usize * SLOT;
+
+/// Bytes of a piece on the stage.
+pub(super) const PIECE: usize = 64 << 10;
+
+/// Pieces on the stage.
+pub(super) const PIECES: u64 = 8;
+
+/// Where a piece lies on the stage.
+pub(super) const fn stage(piece: u64) -> usize {
+    STAGE + (piece % PIECES) as usize * PIECE
+}
+
+/// Bytes of a rank's part.
+pub(super) const LEN: usize = STAGE + PIECES as usize * PIECE;

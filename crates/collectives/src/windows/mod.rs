@@ -1,0 +1,353 @@
+//! Collectives where ranks map one another's memory.
+//!
+//! A call goes like this. A rank *announces* it: what it calls, and up to 40 bytes of data or where the data lies. It waits
+//! for the announcements of all others, and compares them with its own. Only then is data touched:
+//!
+//! - little of it is in the announcements or in slots beside them, and each rank computes for itself;
+//! - between buffers, ranks work straight on each other's memory ([`direct`]), count *done*, and return when all have;
+//! - plain memory goes in pieces through the stages ([`staged`]).
+//!
+//! A rank that fails marks its part as poisoned before it returns. Whoever waits looks at the marks, and looks once more
+//! after the last wait: a rank that was stopped in the middle of a call, while the others gave up on it and used their
+//! memory for other things, finds the mark when it goes on.
+
+mod direct;
+mod layout;
+mod staged;
+
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::task::Poll;
+
+use fulmen_fabric::{Fabric, On, OpName, RegionRef, Window};
+use fulmen_kernels::{Source, Stores};
+use fulmen_memory::{Exposed, Region};
+use smallvec::SmallVec;
+
+use crate::CollectiveError;
+use crate::call::{Call, Kind};
+use crate::deadline::Deadline;
+use crate::request::Request;
+use layout::Counter;
+
+/// Looks at the others before this rank wakes them, where each rank has a processor: those that come at about the same
+/// time have no need to be woken first.
+const EAGER_LOOKS: u32 = 64;
+
+/// Results of at least this many bytes are written past the caches.
+const STREAMING: usize = 4 << 20;
+
+fn stores_for(bytes: usize) -> Stores {
+    if bytes >= STREAMING { Stores::Streaming } else { Stores::Cached }
+}
+
+/// The group's window, and the peers' pools.
+pub(crate) struct Windows {
+    fabric: Fabric,
+    window: Window,
+    rank: usize,
+    size: usize,
+    /// The region of this rank's pool.
+    pool: u64,
+    /// By rank; this rank's own is not used.
+    pools: Vec<Option<Exposed>>,
+    /// Every rank has a processor to look with.
+    busy: bool,
+}
+
+/// What goes on from call to call.
+#[derive(Default)]
+pub(crate) struct Progress {
+    /// Pieces that all have put on their stages so far.
+    pieces: u64,
+}
+
+/// One call under way.
+pub(crate) struct Ongoing<'a> {
+    pub(crate) operation: OpName,
+    pub(crate) sequence: u64,
+    pub(crate) deadline: &'a mut Deadline,
+    /// Something was written that parked peers have not been woken for.
+    owes_ring: bool,
+}
+
+impl<'a> Ongoing<'a> {
+    pub(crate) fn new(operation: OpName, sequence: u64, deadline: &'a mut Deadline) -> Ongoing<'a> {
+        Ongoing { operation, sequence, deadline, owes_ring: false }
+    }
+}
+
+/// What all ranks said about a call that they all make.
+struct Agreed {
+    /// By rank, where its contribution lies in its pool, if it lies there.
+    inputs: Places,
+    /// The same for the outputs.
+    outputs: Places,
+}
+
+type Places = SmallVec<[Option<usize>; 8]>;
+
+const INPUT_SHARED: u8 = 1;
+const OUTPUT_SHARED: u8 = 2;
+
+impl Windows {
+    /// Makes the window and maps the peers' pools. Collective.
+    pub(crate) fn new(fabric: &Fabric, deadline: &mut Deadline) -> Result<Windows, CollectiveError> {
+        let window = fabric.window(layout::LEN, deadline.left())?;
+        let (rank, size) = (fabric.rank() as usize, fabric.size() as usize);
+        let block = fabric.alloc(0)?.into_exposed();
+        let pool: &Region = block.region();
+        let key = fabric.region_ref(&block).map_or(0, |at| at.key);
+        let hello = &window.local().words()[layout::HELLO..];
+        hello[1].store(key, Ordering::Relaxed);
+        hello[2].store(pool.len() as u64, Ordering::Relaxed);
+        hello[0].store(1, Ordering::Release);
+        let busy = fabric.poll_policy().yields == 0;
+        let pools = vec![None; size];
+        let pool = pool.id();
+        let mut windows = Windows { fabric: fabric.clone(), window, rank, size, pool, pools, busy };
+        let mut ongoing = Ongoing::new("group", 0, deadline);
+        ongoing.owes_ring = true;
+        windows.await_peers(&mut ongoing, |words| words[layout::HELLO].load(Ordering::Acquire) != 0)?;
+        windows.settle(&mut ongoing);
+        for peer in (0..size).filter(|peer| *peer != rank) {
+            let hello = &windows.words(peer)[layout::HELLO..];
+            let key = hello[1].load(Ordering::Relaxed);
+            let at = RegionRef { key, offset: 0, len: hello[2].load(Ordering::Relaxed) };
+            windows.pools[peer] = Some(fabric.map(peer as u32, at)?);
+        }
+        Ok(windows)
+    }
+
+    /// Runs one call to its end.
+    pub(crate) fn run(
+        &self,
+        request: &mut Request<'_>,
+        ongoing: &mut Ongoing<'_>,
+        progress: &mut Progress,
+    ) -> Result<(), CollectiveError> {
+        let longest = request.call.longest(self.size as u32);
+        if longest <= layout::SLOT {
+            self.announce_with_data(request, ongoing);
+            self.agree(&request.call, ongoing)?;
+            self.complete_from_slots(request, ongoing.sequence, longest);
+        } else if request.call.kind == Kind::AllReduce {
+            self.all_reduce(request, ongoing, progress)?;
+        } else {
+            let agreed = self.announce_places(&request.call, self.own_places(request), ongoing)?;
+            match self.contributions(&request.call, &agreed) {
+                Some(inputs) => self.pull(request, ongoing, &inputs)?,
+                None => self.staged(request, ongoing, progress)?,
+            }
+        }
+        self.settle(ongoing);
+        self.check_poison(ongoing.sequence)
+    }
+
+    /// The words of a rank's part.
+    #[inline]
+    fn words(&self, rank: usize) -> &[AtomicU64] {
+        self.window.peer(rank as u32).words()
+    }
+
+    fn peers(&self) -> impl Iterator<Item = usize> + use<> {
+        let rank = self.rank;
+        (0..self.size).filter(move |peer| *peer != rank)
+    }
+
+    /// Announces a call with all of this rank's contribution, inline or in the slot.
+    fn announce_with_data(&self, request: &Request<'_>, ongoing: &mut Ongoing<'_>) {
+        let local = self.window.local();
+        let data = request.contribution();
+        let line = &local.words()[layout::announcement(ongoing.sequence)..];
+        if data.len() <= layout::INLINE_MAX {
+            let mut words = [0; layout::INLINE_MAX];
+            words[..data.len()].copy_from_slice(data);
+            let used = data.len().div_ceil(8);
+            for (word, bytes) in line[layout::INLINE..].iter().zip(words.chunks_exact(8)).take(used) {
+                word.store(u64::from_ne_bytes(bytes.try_into().expect("eight bytes")), Ordering::Relaxed);
+            }
+        } else {
+            local.write(layout::slot(ongoing.sequence), data);
+        }
+        self.announce(line, request.call.encode(0), ongoing);
+    }
+
+    /// Where this rank's contribution and its output lie in its pool.
+    fn own_places(&self, request: &Request<'_>) -> [Option<u64>; 2] {
+        [request.contribution_at(self.pool), request.output_at(self.pool)]
+    }
+
+    /// Announces a call and where its data lies, and learns where the others' does.
+    fn announce_places(
+        &self,
+        call: &Call,
+        [input, output]: [Option<u64>; 2],
+        ongoing: &mut Ongoing<'_>,
+    ) -> Result<Agreed, CollectiveError> {
+        let line = &self.window.local().words()[layout::announcement(ongoing.sequence)..];
+        let mut flags = 0;
+        for (place, word, flag) in [(input, layout::INPUT_AT, INPUT_SHARED), (output, layout::OUTPUT_AT, OUTPUT_SHARED)]
+        {
+            if let Some(at) = place {
+                line[word].store(at, Ordering::Relaxed);
+                flags |= flag;
+            }
+        }
+        self.announce(line, call.encode(flags), ongoing);
+        self.agree(call, ongoing)
+    }
+
+    #[inline]
+    fn announce(&self, line: &[AtomicU64], call: [u64; 2], ongoing: &mut Ongoing<'_>) {
+        line[layout::CALL].store(call[0], Ordering::Relaxed);
+        line[layout::CALL + 1].store(call[1], Ordering::Relaxed);
+        line[0].store(ongoing.sequence, Ordering::Release);
+        ongoing.owes_ring = true;
+    }
+
+    /// Waits for all announcements and compares them with this rank's own.
+    fn agree(&self, call: &Call, ongoing: &mut Ongoing<'_>) -> Result<Agreed, CollectiveError> {
+        let sequence = ongoing.sequence;
+        let line = layout::announcement(sequence);
+        self.await_peers(ongoing, |words| words[line].load(Ordering::Acquire) == sequence)?;
+        let mut agreed = Agreed { inputs: Places::new(), outputs: Places::new() };
+        for rank in 0..self.size {
+            let words = &self.words(rank)[line..];
+            let theirs = [words[layout::CALL].load(Ordering::Relaxed), words[layout::CALL + 1].load(Ordering::Relaxed)];
+            let Some(flags) = call.matches(theirs) else {
+                return Err(CollectiveError::Mismatch {
+                    operation: call.kind.name(),
+                    sequence,
+                    mine: call.to_string(),
+                    theirs: Call::describe(theirs),
+                    rank: rank as u32,
+                });
+            };
+            for (places, word, flag) in [
+                (&mut agreed.inputs, layout::INPUT_AT, INPUT_SHARED),
+                (&mut agreed.outputs, layout::OUTPUT_AT, OUTPUT_SHARED),
+            ] {
+                places.push((flags & flag != 0).then(|| words[word].load(Ordering::Relaxed) as usize));
+            }
+        }
+        Ok(agreed)
+    }
+
+    /// Computes the output from the announcements or the slots.
+    fn complete_from_slots(&self, request: &mut Request<'_>, sequence: u64, longest: usize) {
+        let piece = 0..request.call.bytes();
+        if longest > layout::INLINE_MAX {
+            let at = layout::slot(sequence);
+            let part = |peer, range: std::ops::Range<usize>| Source::Exposed(self.window.peer(peer), at + range.start);
+            return request.complete(piece, Stores::Cached, part);
+        }
+        let line = layout::announcement(sequence) + layout::INLINE;
+        let mut data: SmallVec<[[u8; layout::INLINE_MAX]; 8]> = SmallVec::new();
+        for rank in 0..self.size {
+            let mut bytes = [0; layout::INLINE_MAX];
+            let words = &self.words(rank)[line..line + longest.div_ceil(8)];
+            for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
+                to.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
+            }
+            data.push(bytes);
+        }
+        request.complete(piece, Stores::Cached, |peer, range| Source::Plain(&data[peer as usize][range]));
+    }
+
+    /// Adds to one of this rank's counters and wakes who waits for it.
+    fn count(&self, counter: Counter, value: u64) {
+        self.window.local().words()[counter.word()].store(value, Ordering::Release);
+        self.ring_all();
+    }
+
+    /// Waits until a counter of all peers has reached `value`.
+    fn await_counter(&self, ongoing: &mut Ongoing<'_>, counter: Counter, value: u64) -> Result<(), CollectiveError> {
+        self.await_peers(ongoing, |words| words[counter.word()].load(Ordering::Acquire) >= value)
+    }
+
+    /// Waits until all peers are ready, one of them is poisoned, or the fabric sees no hope.
+    fn await_peers(
+        &self,
+        ongoing: &mut Ongoing<'_>,
+        ready: impl Fn(&[AtomicU64]) -> bool,
+    ) -> Result<(), CollectiveError> {
+        let mut next = 0;
+        let mut look = || {
+            while next < self.size && (next == self.rank || ready(self.words(next))) {
+                next += 1;
+            }
+            next == self.size
+        };
+        if look() {
+            return Ok(());
+        }
+        if ongoing.owes_ring {
+            if self.busy {
+                for _ in 0..EAGER_LOOKS {
+                    if look() {
+                        return Ok(());
+                    }
+                }
+            }
+            self.settle(ongoing);
+        }
+        let sequence = ongoing.sequence;
+        let waited = self.fabric.wait(ongoing.operation, On::All, ongoing.deadline.left(), || {
+            if look() {
+                return Poll::Ready(Ok(()));
+            }
+            self.check_poison(sequence).map_or_else(|poisoned| Poll::Ready(Err(poisoned)), |()| Poll::Pending)
+        });
+        waited?
+    }
+
+    /// Wakes peers that may be parked, if something was written since the last time.
+    fn settle(&self, ongoing: &mut Ongoing<'_>) {
+        if std::mem::take(&mut ongoing.owes_ring) {
+            self.ring_all();
+        }
+    }
+
+    fn ring_all(&self) {
+        for peer in self.peers() {
+            self.window.ring(peer as u32);
+        }
+    }
+
+    /// Marks this rank's part, so that no peer goes on with this call or a later one.
+    pub(crate) fn poison(&self, sequence: u64, why: &str) {
+        let mut end = why.len().min(layout::POISON_TEXT_MAX);
+        while !why.is_char_boundary(end) {
+            end -= 1;
+        }
+        let local = self.window.local();
+        local.write(layout::POISON_TEXT, &why.as_bytes()[..end]);
+        let words = &local.words()[layout::POISON / 8..];
+        words[1].store(end as u64, Ordering::Relaxed);
+        words[0].store(sequence, Ordering::Release);
+        // The mark is there before the caller uses its memory for anything else.
+        fence(Ordering::SeqCst);
+        self.ring_all();
+    }
+
+    /// Fails if a peer has failed in this call or before it.
+    fn check_poison(&self, sequence: u64) -> Result<(), CollectiveError> {
+        // What was read of the peers' memory was read before the marks are.
+        fence(Ordering::SeqCst);
+        for peer in self.peers() {
+            let failed = self.words(peer)[layout::POISON / 8].load(Ordering::Acquire);
+            if failed != 0 && failed <= sequence {
+                return Err(CollectiveError::Poisoned { cause: self.poison_of(peer).into() });
+            }
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn poison_of(&self, peer: usize) -> String {
+        let len = self.words(peer)[layout::POISON / 8 + 1].load(Ordering::Relaxed) as usize;
+        let mut text = vec![0; len.min(layout::POISON_TEXT_MAX)];
+        self.window.peer(peer as u32).read(layout::POISON_TEXT, &mut text);
+        format!("rank {peer}: {}", String::from_utf8_lossy(&text))
+    }
+}

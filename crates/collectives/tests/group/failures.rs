@@ -1,0 +1,195 @@
+//! Ranks that disagree, do not come, or go.
+
+use std::sync::Barrier;
+use std::time::Duration;
+
+use fulmen_collectives::{CollectiveError, Complex64, Group, ReduceOp};
+use fulmen_fabric::FabricError;
+
+use crate::world::{run, run_group};
+
+/// Ranks that wait for one another in vain do so for this long.
+const SHORT: Duration = Duration::from_secs(3);
+
+type Call = fn(&Group, usize) -> Result<(), CollectiveError>;
+
+fn sum_f32(group: &Group, count: usize) -> Result<(), CollectiveError> {
+    group.all_reduce(&mut vec![1f32; count], ReduceOp::Sum)
+}
+
+fn sum_registered(group: &Group, count: usize) -> Result<(), CollectiveError> {
+    group.all_reduce(&mut group.alloc::<f32>(count).unwrap(), ReduceOp::Sum)
+}
+
+/// Calls that differ from a sum of f32 in one thing each.
+const OTHERS: [(&str, Call); 8] = [
+    ("longer", |group, count| sum_f32(group, count + 1)),
+    ("much longer", |group, count| sum_f32(group, count + 300_000)),
+    ("shorter", |group, count| sum_f32(group, count - 1)),
+    ("of another type", |group, count| group.all_reduce(&mut vec![1i32; count], ReduceOp::Sum)),
+    ("another reduction", |group, count| group.all_reduce(&mut vec![1f32; count], ReduceOp::Max)),
+    ("another operation", |group, count| group.broadcast(&mut vec![1f32; count], 0)),
+    ("a gathering", |group, count| {
+        group.all_gather(&vec![1f32; count], &mut vec![0f32; count * group.size() as usize])
+    }),
+    ("a barrier", |group, _| group.barrier()),
+];
+
+fn check_mismatch(what: &str, results: &[CollectiveError]) {
+    let mut mismatches = 0;
+    for error in results {
+        match error {
+            CollectiveError::Mismatch { mine, theirs, .. } => {
+                assert_ne!(mine, theirs, "{what}");
+                mismatches += 1;
+            }
+            CollectiveError::Poisoned { cause } => assert!(cause.contains("call it alike"), "{what}: {cause}"),
+            other => panic!("{what}: {other}"),
+        }
+    }
+    assert!(mismatches > 0, "{what}: {results:?}");
+}
+
+#[test]
+fn ranks_that_call_different_things_all_fail() {
+    // In the announcement, in the slot, staged.
+    for count in [4, 1_000, 100_000] {
+        let all = run(3, |fabric| {
+            let mut errors = Vec::new();
+            for (turn, (_, call)) in OTHERS.iter().enumerate() {
+                let group = Group::new(fabric.clone()).unwrap().with_deadline(SHORT);
+                group.barrier().unwrap();
+                let differs = group.rank() as usize == turn % 3;
+                let result = if differs { call(&group, count) } else { sum_f32(&group, count) };
+                errors.push(result.unwrap_err());
+                // From now on nothing goes, at once, on any rank.
+                let later = group.barrier().unwrap_err();
+                assert!(matches!(later, CollectiveError::Poisoned { .. }), "{later}");
+            }
+            errors
+        });
+        for (turn, (what, _)) in OTHERS.iter().enumerate() {
+            let errors: Vec<_> = all.iter().map(|errors| errors[turn].clone()).collect();
+            check_mismatch(&format!("{what}, {count}"), &errors);
+        }
+    }
+}
+
+#[test]
+fn ranks_with_registered_memory_that_disagree_all_fail() {
+    let all = run(2, |fabric| {
+        let mut errors = Vec::new();
+        for (_, call) in OTHERS {
+            let group = Group::new(fabric.clone()).unwrap().with_deadline(SHORT);
+            let result = if group.rank() == 1 { call(&group, 100_000) } else { sum_registered(&group, 100_000) };
+            errors.push(result.unwrap_err());
+        }
+        errors
+    });
+    for (turn, (what, _)) in OTHERS.iter().enumerate() {
+        check_mismatch(what, &[all[0][turn].clone(), all[1][turn].clone()]);
+    }
+}
+
+#[test]
+fn ranks_that_name_different_roots_all_fail() {
+    for count in [1, 2_000, 200_000] {
+        let errors = run_group(3, |group| {
+            group.with_deadline(SHORT).broadcast(&mut vec![0u8; count], group.rank() % 2).unwrap_err()
+        });
+        check_mismatch("root", &errors);
+    }
+}
+
+#[test]
+fn a_rank_that_does_not_come_is_named_and_the_buffer_stays_usable() {
+    let over = Barrier::new(2);
+    run_group(2, |group| {
+        if group.rank() == 1 {
+            over.wait();
+            let late = group.barrier().unwrap_err();
+            assert!(matches!(&late, CollectiveError::Poisoned { cause } if cause.contains("rank 0")), "{late}");
+            return;
+        }
+        let mut data = group.alloc::<f64>(10_000).unwrap();
+        data.fill(1.0);
+        let error = group.with_deadline(Duration::from_millis(100)).all_reduce(&mut data, ReduceOp::Sum).unwrap_err();
+        let timed_out = matches!(&error, CollectiveError::Fabric(FabricError::TimedOut { missing, .. }) if *missing == [1]);
+        assert!(timed_out, "{error}");
+        // Peers may write to the memory that it had, so it has other memory.
+        assert_eq!(data.to_vec(), vec![0.0; 10_000]);
+        data.fill(2.0);
+        let again = group.all_reduce(&mut data, ReduceOp::Sum).unwrap_err();
+        assert!(matches!(&again, CollectiveError::Poisoned { cause } if cause.contains("waited")), "{again}");
+        over.wait();
+    });
+}
+
+#[test]
+fn a_rank_that_leaves_ends_the_others() {
+    run_group(3, |group| {
+        group.barrier().unwrap();
+        if group.rank() == 2 {
+            return;
+        }
+        let error = loop {
+            if let Err(error) = group.barrier() {
+                break error;
+            }
+        };
+        match error {
+            CollectiveError::Fabric(FabricError::PeerLost { rank: 2, .. }) => {}
+            CollectiveError::Poisoned { cause } if cause.contains("rank 2 was lost") => {}
+            other => panic!("{other}"),
+        }
+    });
+}
+
+#[test]
+fn a_rank_may_leave_as_soon_as_its_last_operation_is_over() {
+    for _ in 0..10 {
+        run_group(3, |group| {
+            let mut data = vec![1u64; 50_000];
+            group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
+            assert!(data.iter().all(|sum| *sum == 3));
+            let mut registered = group.alloc::<u64>(50_000).unwrap();
+            registered.fill(1);
+            group.all_reduce(&mut registered, ReduceOp::Sum).unwrap();
+            assert!(registered.iter().all(|sum| *sum == 3));
+            group.broadcast(&mut data, 0).unwrap();
+        });
+    }
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_and_harms_nobody() {
+    run_group(2, |group| {
+        let mut complex = [Complex64::new(1.0, 2.0); 3];
+        for op in [ReduceOp::Min, ReduceOp::Max] {
+            for error in [
+                group.all_reduce(&mut complex, op).unwrap_err(),
+                group.all_reduce_into(&complex.clone(), &mut complex, op).unwrap_err(),
+                group.reduce_scatter(&[Complex64::default(); 6], &mut complex, op).unwrap_err(),
+                group.reduce_scatter_in_place(&mut complex, op).unwrap_err(),
+            ] {
+                assert!(matches!(error, CollectiveError::Unsupported(_)), "{error}");
+            }
+        }
+        let sum = ReduceOp::Sum;
+        for error in [
+            group.all_reduce_into(&[1f32; 3], &mut [0f32; 4], sum).unwrap_err(),
+            group.all_gather(&[1f32; 3], &mut [0f32; 7]).unwrap_err(),
+            group.all_gather_in_place(&mut [0f32; 7]).unwrap_err(),
+            group.reduce_scatter(&[1f32; 5], &mut [0f32; 3], sum).unwrap_err(),
+            group.reduce_scatter_in_place(&mut [0f32; 5], sum).unwrap_err(),
+            group.broadcast(&mut [0f32; 5], 2).unwrap_err(),
+            group.alloc::<u64>(usize::MAX).unwrap_err(),
+        ] {
+            assert!(matches!(error, CollectiveError::Invalid { .. }), "{error}");
+            assert!(!error.to_string().contains('\n'));
+        }
+        assert!(matches!(group.alloc::<u8>(1 << 40).unwrap_err(), CollectiveError::Fabric(FabricError::Pool { .. })));
+        group.all_reduce(&mut complex, sum).unwrap();
+        assert_eq!(complex[2], Complex64::new(2.0, 4.0));
+    });
+}

@@ -1,0 +1,367 @@
+//! Every operation against a sequential reference, bit by bit.
+
+use std::hint;
+use std::thread;
+
+use fulmen_collectives::{Buffer, Complex64, DType, Data, Element, Group, ReduceOp};
+use fulmen_kernels::{as_bytes, reduce_into};
+use half::{bf16, f16};
+
+use crate::world::{Random, rounds, run_group};
+
+/// A type of which tests make values.
+trait Sample: Element + Default {
+    fn sample(random: &mut Random) -> Self;
+}
+
+macro_rules! integers {
+    ($($type:ty),*) => {$(
+        impl Sample for $type {
+            fn sample(random: &mut Random) -> Self {
+                random.next() as $type
+            }
+        }
+    )*};
+}
+integers!(i8, i16, i32, i64, u8, u16, u32, u64);
+
+impl Sample for bool {
+    fn sample(random: &mut Random) -> Self {
+        random.below(3) != 0
+    }
+}
+
+/// Numbers of one magnitude, so that the order of additions shows in the last bits; and now and then a special one.
+fn number(random: &mut Random) -> f64 {
+    match random.below(64) {
+        0 => f64::NAN,
+        1 => -0.0,
+        2 => f64::INFINITY,
+        _ => (random.next() >> 11) as f64 / (1u64 << 50) as f64 - 4.0,
+    }
+}
+
+impl Sample for f64 {
+    fn sample(random: &mut Random) -> Self {
+        number(random)
+    }
+}
+
+impl Sample for f32 {
+    fn sample(random: &mut Random) -> Self {
+        number(random) as f32
+    }
+}
+
+impl Sample for f16 {
+    fn sample(random: &mut Random) -> Self {
+        f16::from_f64(number(random))
+    }
+}
+
+impl Sample for bf16 {
+    fn sample(random: &mut Random) -> Self {
+        bf16::from_f64(number(random))
+    }
+}
+
+impl Sample for Complex64 {
+    fn sample(random: &mut Random) -> Self {
+        Complex64::new(number(random) as f32, number(random) as f32)
+    }
+}
+
+/// Registered or plain memory.
+enum Memory<T: Element> {
+    Registered(Buffer<T>),
+    Plain(Vec<T>),
+}
+
+impl<T: Sample> Memory<T> {
+    fn new(group: &Group, registered: bool, elements: &[T]) -> Memory<T> {
+        if registered {
+            let mut buffer = group.alloc(elements.len()).unwrap();
+            buffer.copy_from_slice(elements);
+            Memory::Registered(buffer)
+        } else {
+            Memory::Plain(elements.to_vec())
+        }
+    }
+
+    fn to_vec(&self) -> Vec<T> {
+        match self {
+            Memory::Registered(buffer) => buffer.to_vec(),
+            Memory::Plain(elements) => elements.clone(),
+        }
+    }
+}
+
+/// Calls `$run` with whatever data `$memory` has.
+macro_rules! with {
+    ($memory:expr, |$data:ident| $run:expr) => {
+        match $memory {
+            Memory::Registered($data) => $run,
+            Memory::Plain($data) => $run,
+        }
+    };
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Operation {
+    AllReduce,
+    AllGather,
+    ReduceScatter,
+    Broadcast,
+    Barrier,
+}
+
+/// One operation, as all ranks know it.
+#[derive(Debug)]
+struct Plan {
+    seed: u64,
+    operation: Operation,
+    dtype: DType,
+    op: ReduceOp,
+    count: usize,
+    root: u32,
+    in_place: bool,
+    /// By rank: is the input registered, is the output.
+    registered: Vec<(bool, bool)>,
+}
+
+fn plan(random: &mut Random, size: u32) -> Plan {
+    use Operation::*;
+    let operation = random.pick(&[AllReduce, AllReduce, AllReduce, AllGather, ReduceScatter, Broadcast, Barrier]);
+    let dtype = random.pick(DType::all());
+    let op = loop {
+        let op = random.pick(ReduceOp::all());
+        if op.supports(dtype).is_ok() {
+            break op;
+        }
+    };
+    // Around every threshold: a word, the line, the slot, a piece, all pieces; and anything.
+    let edge = random.pick(&[0, 8, 40, 64, 1 << 10, 16 << 10, 64 << 10, 128 << 10, 512 << 10]);
+    let count = match random.below(5) {
+        0 => random.below(50) as usize,
+        1 => random.below(5_000) as usize,
+        2 if random.below(8) == 0 => random.below(600_000) as usize,
+        _ => (edge / dtype.size() + random.below(3) as usize).saturating_sub(1),
+    };
+    let registered = match random.below(3) {
+        0 => vec![(true, true); size as usize],
+        1 => vec![(false, false); size as usize],
+        _ => (0..size).map(|_| (random.below(3) > 0, random.below(3) > 0)).collect(),
+    };
+    let root = random.below(u64::from(size)) as u32;
+    Plan { seed: random.next(), operation, dtype, op, count, root, in_place: random.below(2) == 0, registered }
+}
+
+fn input_of<T: Sample>(plan: &Plan, rank: u32, count: usize) -> Vec<T> {
+    let mut random = Random::new(plan.seed ^ (u64::from(rank) + 1) << 32);
+    (0..count).map(|_| T::sample(&mut random)).collect()
+}
+
+/// Holds this rank up, differently each time.
+fn delay(random: &mut Random) {
+    match random.below(4) {
+        0 => (0..random.below(20_000)).for_each(|_| hint::spin_loop()),
+        1 => (0..random.below(4)).for_each(|_| thread::yield_now()),
+        _ => {}
+    }
+}
+
+fn reduced<T: Sample>(op: ReduceOp, inputs: &[Vec<T>]) -> Vec<T> {
+    let mut result = vec![T::default(); inputs[0].len()];
+    let inputs: Vec<&[T]> = inputs.iter().map(Vec::as_slice).collect();
+    reduce_into(op, &mut result, &inputs).unwrap();
+    result
+}
+
+fn check<T: Sample>(plan: &Plan, rank: u32, got: &[T], expected: &[T]) {
+    let size = size_of::<T>();
+    assert_eq!(got.len(), expected.len(), "rank {rank}, {plan:?}");
+    let (got, expected) = (as_bytes(got), as_bytes(expected));
+    if let Some(at) = got.iter().zip(expected).position(|(got, expected)| got != expected) {
+        let at = at / size * size;
+        let (got, expected) = (&got[at..at + size], &expected[at..at + size]);
+        panic!("rank {rank}, {plan:?}: element {} is {got:x?} and not {expected:x?}", at / size);
+    }
+}
+
+fn round<T: Sample>(group: &Group, plan: &Plan) {
+    let (rank, size) = (group.rank(), group.size());
+    let (ranks, this) = (size as usize, rank as usize);
+    let (input_registered, output_registered) = plan.registered[this];
+    let count = plan.count;
+    // What each rank contributes.
+    let each = match plan.operation {
+        Operation::ReduceScatter => count * ranks,
+        _ => count,
+    };
+    let inputs: Vec<Vec<T>> = (0..size).map(|rank| input_of(plan, rank, each)).collect();
+    let mine = &inputs[this];
+    let memory = |registered, elements: &[T]| Memory::new(group, registered, elements);
+    let mut input = memory(input_registered, mine);
+    let mut random = Random::new(plan.seed.rotate_left(7) ^ u64::from(rank));
+    match plan.operation {
+        Operation::AllReduce => {
+            let expected = reduced(plan.op, &inputs);
+            if plan.in_place {
+                delay(&mut random);
+                with!(&mut input, |data| group.all_reduce(data, plan.op).unwrap());
+                check(plan, rank, &input.to_vec(), &expected);
+            } else {
+                let mut output = memory(output_registered, &input_of::<T>(plan, 99, count));
+                delay(&mut random);
+                with!(&input, |from| with!(&mut output, |to| group.all_reduce_into(from, to, plan.op).unwrap()));
+                check(plan, rank, &output.to_vec(), &expected);
+                check(plan, rank, &input.to_vec(), mine);
+            }
+        }
+        Operation::AllGather => {
+            let expected = inputs.concat();
+            let mut all = input_of::<T>(plan, 99, count * ranks);
+            if plan.in_place {
+                all[this * count..(this + 1) * count].copy_from_slice(mine);
+            }
+            let mut output = memory(output_registered, &all);
+            delay(&mut random);
+            if plan.in_place {
+                with!(&mut output, |data| group.all_gather_in_place(data).unwrap());
+            } else {
+                with!(&input, |from| with!(&mut output, |to| group.all_gather(from, to).unwrap()));
+                check(plan, rank, &input.to_vec(), mine);
+            }
+            check(plan, rank, &output.to_vec(), &expected);
+        }
+        Operation::ReduceScatter => {
+            let expected = &reduced(plan.op, &inputs)[this * count..(this + 1) * count];
+            delay(&mut random);
+            if plan.in_place {
+                let range = with!(&mut input, |data| group.reduce_scatter_in_place(data, plan.op).unwrap());
+                assert_eq!(range, this * count..(this + 1) * count);
+                check(plan, rank, &input.to_vec()[range], expected);
+            } else {
+                let mut output = memory(output_registered, &input_of::<T>(plan, 99, count));
+                with!(&input, |from| with!(&mut output, |to| group.reduce_scatter(from, to, plan.op).unwrap()));
+                check(plan, rank, &output.to_vec(), expected);
+                check(plan, rank, &input.to_vec(), mine);
+            }
+        }
+        Operation::Broadcast => {
+            delay(&mut random);
+            with!(&mut input, |data| group.broadcast(data, plan.root).unwrap());
+            check(plan, rank, &input.to_vec(), &inputs[plan.root as usize]);
+        }
+        Operation::Barrier => {
+            delay(&mut random);
+            group.barrier().unwrap();
+        }
+    }
+}
+
+fn run_plan(group: &Group, plan: &Plan) {
+    match plan.dtype {
+        DType::Bool => round::<bool>(group, plan),
+        DType::I8 => round::<i8>(group, plan),
+        DType::I16 => round::<i16>(group, plan),
+        DType::I32 => round::<i32>(group, plan),
+        DType::I64 => round::<i64>(group, plan),
+        DType::U8 => round::<u8>(group, plan),
+        DType::U16 => round::<u16>(group, plan),
+        DType::U32 => round::<u32>(group, plan),
+        DType::U64 => round::<u64>(group, plan),
+        DType::F16 => round::<f16>(group, plan),
+        DType::BF16 => round::<bf16>(group, plan),
+        DType::F32 => round::<f32>(group, plan),
+        DType::F64 => round::<f64>(group, plan),
+        DType::Complex64 => round::<Complex64>(group, plan),
+    }
+}
+
+fn random_operations(size: u32, few: u64) {
+    run_group(size, |group| {
+        let mut random = Random::new(u64::from(size));
+        for _ in 0..rounds(few) {
+            run_plan(group, &plan(&mut random, size));
+        }
+        group.barrier().unwrap();
+    });
+}
+
+#[test]
+fn random_operations_of_one_rank() {
+    random_operations(1, 150);
+}
+
+#[test]
+fn random_operations_of_two_ranks() {
+    random_operations(2, 150);
+}
+
+#[test]
+fn random_operations_of_three_ranks() {
+    random_operations(3, 100);
+}
+
+#[test]
+fn random_operations_of_four_ranks() {
+    random_operations(4, 80);
+}
+
+#[test]
+fn random_operations_of_five_ranks() {
+    random_operations(5, 60);
+    if rounds(1) > 1 {
+        random_operations(7, 40);
+    }
+}
+
+/// Every type and reduction once on each path, so that none depends on the dice.
+#[test]
+fn every_type_and_reduction_on_every_path() {
+    run_group(2, |group| {
+        for (seed, &dtype) in (0..).zip(DType::all()) {
+            for &op in ReduceOp::all().iter().filter(|op| op.supports(dtype).is_ok()) {
+                for (count, registered) in [(3, false), (700, false), (17_000, true), (17_000, false)] {
+                    let registered = vec![(registered, registered); 2];
+                    for operation in [Operation::AllReduce, Operation::ReduceScatter] {
+                        let registered = registered.clone();
+                        let plan = Plan { seed, operation, dtype, op, count, root: 0, in_place: true, registered };
+                        run_plan(group, &plan);
+                    }
+                }
+            }
+        }
+    });
+}
+
+/// The result of f16 sums must be rounded once, after the last rank: that differs from rounding at each rank.
+#[test]
+fn halves_are_rounded_once() {
+    for count in [4, 5_000, 50_000] {
+        run_group(3, |group| {
+            let term = [2048.0, 1.0, 1.0][group.rank() as usize];
+            let mut data = group.alloc::<f16>(count).unwrap();
+            data.fill(f16::from_f32(term));
+            group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
+            // 2048 + 1 is 2048 in f16, which has 11 bits.
+            assert!(data.iter().all(|sum| sum.to_f32() == 2050.0));
+        });
+    }
+}
+
+#[test]
+fn all_kinds_of_plain_memory_are_data() {
+    fn sum<D: Data<Element = i32> + ?Sized>(group: &Group, data: &mut D) {
+        group.all_reduce(data, ReduceOp::Sum).unwrap();
+    }
+    run_group(2, |group| {
+        let (mut array, mut vector) = ([1, 2], vec![1, 2]);
+        sum(group, &mut array);
+        sum(group, &mut vector);
+        sum(group, &mut vector[..1]);
+        sum(group, &mut &mut array[1..]);
+        assert_eq!((array, vector), ([2, 8], vec![4, 4]));
+    });
+}

@@ -1,0 +1,71 @@
+//! Ranks as threads, each with a session, a node, a fabric and a group of its own.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::thread;
+use std::time::Duration;
+
+use fulmen_collectives::Group;
+use fulmen_fabric::bootstrap::Options;
+use fulmen_fabric::{Coordinator, Fabric, FabricOptions, JoinConfig, Providers, Secret, Session};
+use fulmen_reach::Node;
+
+/// Never reached when all is well.
+pub const LONG: Duration = Duration::from_secs(120);
+
+/// Runs `body` on `size` ranks.
+pub fn run<T: Send>(size: u32, body: impl Fn(Fabric) -> T + Sync) -> Vec<T> {
+    let secret = Secret::generate().unwrap();
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let coordinator = Coordinator::bind(address, size, secret.clone(), Options::default()).unwrap().serve().unwrap();
+    let coordinator_address = coordinator.local_addr();
+    thread::scope(|scope| {
+        let rank = |rank| {
+            let (body, secret) = (&body, secret.clone());
+            scope.spawn(move || {
+                let config = JoinConfig { coordinator: coordinator_address, rank, size, secret, deadline: LONG };
+                let session = Session::join(&config).unwrap();
+                let options = FabricOptions { pool: 64 << 20, timeout: LONG, ..FabricOptions::default() };
+                let providers = Providers { node: Some(Node::open().unwrap()), devices: Vec::new() };
+                body(Fabric::start(session, options, providers).unwrap())
+            })
+        };
+        let ranks: Vec<_> = (0..size).map(rank).collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+/// Runs `body` on the group of `size` ranks.
+pub fn run_group<T: Send>(size: u32, body: impl Fn(&Group) -> T + Sync) -> Vec<T> {
+    run(size, |fabric| body(&Group::new(fabric).unwrap()))
+}
+
+/// How many times a random test goes round: more in the full tier.
+pub fn rounds(few: u64) -> u64 {
+    if std::env::var("FULMEN_TEST_TIER").is_ok_and(|tier| tier == "full") { few * 10 } else { few }
+}
+
+/// Numbers that look random, the same for the same seed.
+#[derive(Clone)]
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Random {
+        Random(seed)
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+
+    pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len() as u64) as usize]
+    }
+}

@@ -1,0 +1,427 @@
+//! Frames that come in. Nothing in them is trusted.
+
+use super::frame::{
+    self, ABORT, CtsBody, FRAGMENT_HEADER, FinBody, FragmentBody, Incoming, Kind, MATCHED, PREFIX, Prefix, RtsBody,
+    STREAM, Status,
+};
+use super::link::{Control, Inbound, Lent, Link};
+use super::matching::{Unexpected, UnexpectedBody};
+use super::moves::Posting;
+use super::ops::{Named, Op, OpId, Recv, RecvPhase, SendPhase, Source, Target};
+use super::{OpError, Place, ProtocolError};
+
+/// A fragment's header, checked by itself.
+struct Fragment {
+    total: u64,
+    offset: u64,
+    payload: u64,
+    abort: bool,
+}
+
+impl Link {
+    /// Takes a frame that came. When it returns, the frame's bytes are copied.
+    ///
+    /// # Errors
+    /// [`ProtocolError`]: the link is to be [severed](Link::sever).
+    pub fn receive(&mut self, frame: &(impl Incoming + ?Sized), lent: &mut Lent<'_>) -> Result<(), ProtocolError> {
+        let prefix: Prefix = frame::read(frame, 0, "a header")?;
+        let sequence = prefix.sequence.get();
+        if sequence != self.next_in {
+            return Err(ProtocolError::Sequence { expected: self.next_in, found: sequence });
+        }
+        let kind = Kind::parse(prefix.kind)?;
+        if frame.len() > self.config.frame {
+            return Err(ProtocolError::Malformed { what: "a length beyond the longest frame" });
+        }
+        if self.left {
+            return Err(ProtocolError::Malformed { what: "a frame after Bye" });
+        }
+        self.next_in = sequence.wrapping_add(1);
+        self.credits = self
+            .credits
+            .checked_add(prefix.credits.get())
+            .filter(|credits| *credits <= self.config.credits)
+            .ok_or(ProtocolError::Credits)?;
+        if kind != Kind::Credit && self.owed + self.withheld >= self.config.credits {
+            return Err(ProtocolError::Credits);
+        }
+        let word = prefix.word.get();
+        if matches!(kind, Kind::Credit | Kind::Cancel | Kind::Bye) {
+            exactly(frame, PREFIX, "a frame with nothing after its header")?;
+        }
+        let flags_allowed = match kind {
+            Kind::EagerFragment => MATCHED | ABORT,
+            Kind::Cts => STREAM,
+            Kind::Fin => u8::MAX,
+            _ => 0,
+        };
+        if prefix.flags & !flags_allowed != 0 {
+            return Err(ProtocolError::Malformed { what: "unknown flags" });
+        }
+        let kept_before = self.kept;
+        match kind {
+            Kind::Eager => self.on_eager(word, frame, lent)?,
+            Kind::EagerFragment => self.on_fragment(word, prefix.flags, frame, lent)?,
+            Kind::Rts => self.on_rts(word, frame)?,
+            Kind::Cts => self.on_cts(word, prefix.flags & STREAM != 0, frame)?,
+            Kind::Fin => self.on_fin(word, Status::parse(prefix.flags)?, frame)?,
+            Kind::Cancel => self.on_cancel(word),
+            Kind::Bye => {
+                self.left = true;
+                self.end_all(OpError::Left, false);
+            }
+            Kind::Credit => {}
+        }
+        if kind != Kind::Credit {
+            self.consumed(kept_before);
+        }
+        Ok(())
+    }
+
+    fn on_eager(
+        &mut self,
+        tag: u64,
+        frame: &(impl Incoming + ?Sized),
+        lent: &mut Lent<'_>,
+    ) -> Result<(), ProtocolError> {
+        self.no_fragments_due()?;
+        let len = (frame.len() - PREFIX) as u64;
+        match self.take_posted(tag) {
+            Some(op) => {
+                if self.begin_filling(op, len, 0) {
+                    self.deliver(op, frame, PREFIX, lent);
+                }
+            }
+            None => self.keep(tag, frame, PREFIX, len, 0),
+        }
+        Ok(())
+    }
+
+    fn on_fragment(
+        &mut self,
+        word: u64,
+        flags: u8,
+        frame: &(impl Incoming + ?Sized),
+        lent: &mut Lent<'_>,
+    ) -> Result<(), ProtocolError> {
+        let fields: FragmentBody = frame::read(frame, PREFIX, "a fragment")?;
+        let payload = (frame.len() - FRAGMENT_HEADER) as u64;
+        let fragment =
+            Fragment { total: fields.total.get(), offset: fields.offset.get(), payload, abort: flags & ABORT != 0 };
+        let inside = fragment.offset.checked_add(payload).is_some_and(|end| end <= fragment.total);
+        if !inside || fragment.abort != (payload == 0) {
+            return Err(ProtocolError::Malformed { what: "a fragment's place" });
+        }
+        if flags & MATCHED != 0 {
+            return self.on_matched(word, &fragment, frame, lent);
+        }
+        if fragment.offset == 0 {
+            self.no_fragments_due()?;
+            if fragment.abort {
+                return Err(ProtocolError::Malformed { what: "an end before the beginning" });
+            }
+            return self.on_first(word, &fragment, fields.op.get(), frame, lent);
+        }
+        match self.inbound {
+            Inbound::Nothing => Err(ProtocolError::Malformed { what: "a fragment without a first one" }),
+            Inbound::Op(op) => self.continue_op(op, &fragment, frame, lent),
+            Inbound::Discard { got, total } => {
+                fragment.follows(got, total)?;
+                let got = got + payload;
+                let over = got == total || fragment.abort;
+                self.inbound = if over { Inbound::Nothing } else { Inbound::Discard { got, total } };
+                Ok(())
+            }
+            Inbound::Unexpected => {
+                let newest = self.unexpected.back_mut().expect("the message whose fragments are due is the newest");
+                let UnexpectedBody::Bytes { bytes, total, .. } = &mut newest.body else {
+                    unreachable!("offers have no fragments")
+                };
+                fragment.follows(bytes.len() as u64, *total)?;
+                append(bytes, frame, FRAGMENT_HEADER);
+                self.kept += payload;
+                if bytes.len() as u64 == *total {
+                    self.inbound = Inbound::Nothing;
+                } else if fragment.abort {
+                    let weight = newest.weight();
+                    self.unexpected.pop_back();
+                    self.inbound = Inbound::Nothing;
+                    self.release(weight);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// The first fragment of a message.
+    fn on_first(
+        &mut self,
+        tag: u64,
+        fragment: &Fragment,
+        peer_op: u64,
+        frame: &(impl Incoming + ?Sized),
+        lent: &mut Lent<'_>,
+    ) -> Result<(), ProtocolError> {
+        let (got, total) = (fragment.payload, fragment.total);
+        let whole = got == total;
+        match self.take_posted(tag) {
+            Some(op) if self.begin_filling(op, total, peer_op) => {
+                self.inbound = if whole { Inbound::Nothing } else { Inbound::Op(op) };
+                self.deliver(op, frame, FRAGMENT_HEADER, lent);
+            }
+            Some(_) => self.inbound = if whole { Inbound::Nothing } else { Inbound::Discard { got, total } },
+            None => {
+                self.inbound = if whole { Inbound::Nothing } else { Inbound::Unexpected };
+                self.keep(tag, frame, FRAGMENT_HEADER, total, peer_op);
+            }
+        }
+        Ok(())
+    }
+
+    /// A fragment of a message that this side asked for.
+    fn on_matched(
+        &mut self,
+        number: u64,
+        fragment: &Fragment,
+        frame: &(impl Incoming + ?Sized),
+        lent: &mut Lent<'_>,
+    ) -> Result<(), ProtocolError> {
+        const WRONG: ProtocolError = ProtocolError::Malformed { what: "the receive that a fragment names" };
+        let Named::Live(op, Op::Recv(recv)) = self.ops.named(number) else { return Err(WRONG) };
+        match &mut recv.phase {
+            RecvPhase::Filling { .. } if self.inbound != Inbound::Op(op) => self.continue_op(op, fragment, frame, lent),
+            RecvPhase::Discarding { got, total } => {
+                fragment.follows(*got, *total)?;
+                *got += fragment.payload;
+                if *got == *total || fragment.abort {
+                    self.ops.finish(op, Err(OpError::Cancelled));
+                }
+                Ok(())
+            }
+            _ => Err(WRONG),
+        }
+    }
+
+    fn continue_op(
+        &mut self,
+        op: OpId,
+        fragment: &Fragment,
+        frame: &(impl Incoming + ?Sized),
+        lent: &mut Lent<'_>,
+    ) -> Result<(), ProtocolError> {
+        let Op::Recv(Recv { phase: RecvPhase::Filling { got, total }, .. }) = *self.ops.get(op) else {
+            unreachable!("fragments go to receives that are filled")
+        };
+        fragment.follows(got, total)?;
+        if self.inbound == Inbound::Op(op) && (fragment.abort || got + fragment.payload == total) {
+            self.inbound = Inbound::Nothing;
+        }
+        if fragment.abort {
+            self.unkeep(op);
+            self.ops.finish(op, Err(OpError::Cancelled));
+        } else {
+            self.deliver(op, frame, FRAGMENT_HEADER, lent);
+        }
+        Ok(())
+    }
+
+    fn on_rts(&mut self, tag: u64, frame: &(impl Incoming + ?Sized)) -> Result<(), ProtocolError> {
+        let fields: RtsBody = frame::read(frame, PREFIX, "an Rts")?;
+        exactly(frame, PREFIX + size_of::<RtsBody>(), "an Rts")?;
+        self.no_fragments_due()?;
+        let (peer_op, len) = (fields.op.get(), fields.len.get());
+        let place = Place { key: fields.key.get(), offset: fields.offset.get() };
+        if len == 0 {
+            return Err(ProtocolError::Malformed { what: "an offer of nothing" });
+        }
+        match self.take_posted(tag) {
+            Some(op) => self.accept(op, peer_op, len, place),
+            None => {
+                let message = Unexpected { tag, body: UnexpectedBody::Offer { peer_op, len, place } };
+                self.kept += message.weight();
+                self.unexpected.push_back(message);
+            }
+        }
+        Ok(())
+    }
+
+    fn on_cts(&mut self, number: u64, stream: bool, frame: &(impl Incoming + ?Sized)) -> Result<(), ProtocolError> {
+        let fields: CtsBody = frame::read(frame, PREFIX, "a Cts")?;
+        exactly(frame, PREFIX + size_of::<CtsBody>(), "a Cts")?;
+        const WRONG: ProtocolError = ProtocolError::Malformed { what: "the send that a Cts names" };
+        let (to, granted) = (fields.op.get(), fields.granted.get());
+        let Named::Live(op, Op::Send(send)) = self.ops.named(number) else { return Err(WRONG) };
+        let Source::Offered { memory, .. } = &send.source else { return Err(WRONG) };
+        if self.config.rendezvous != super::Rendezvous::Matched {
+            return Err(ProtocolError::Malformed { what: "a Cts where the receiver copies" });
+        }
+        let (before, sent) = match send.phase {
+            SendPhase::Offered => (0, 0),
+            SendPhase::Moving { granted, sent, fin: None } if !stream => (granted, sent),
+            _ => return Err(WRONG),
+        };
+        if stream {
+            send.phase = SendPhase::Streaming { sent: 0, to: Some(to) };
+            self.out.push_back(op);
+            return Ok(());
+        }
+        if granted <= before || granted > memory.len() as u64 {
+            return Err(ProtocolError::Malformed { what: "what a Cts grants" });
+        }
+        let memory = memory.clone();
+        send.phase = SendPhase::Moving { granted, sent, fin: None };
+        self.postings.push_back(Posting::Send { op, memory, range: before..granted });
+        Ok(())
+    }
+
+    fn on_fin(&mut self, number: u64, status: Status, frame: &(impl Incoming + ?Sized)) -> Result<(), ProtocolError> {
+        let fields: FinBody = frame::read(frame, PREFIX, "a Fin")?;
+        exactly(frame, PREFIX + size_of::<FinBody>(), "a Fin")?;
+        let (op, len) = match self.ops.named(number) {
+            Named::Live(op, Op::Send(send)) => {
+                let len = send.source.len();
+                match (send.phase, status) {
+                    (SendPhase::Offered, _) => {}
+                    (SendPhase::Moving { granted, fin: None, .. }, Status::Delivered) if granted == len => {}
+                    (SendPhase::Moving { fin: None, .. }, Status::Cancelled | Status::Failed) => {}
+                    // The receiver has no use for the rest of a message that is going out in fragments: it is told that
+                    // it ends here.
+                    (SendPhase::Streaming { sent: sent @ 1.., to: None }, Status::Truncated) => {
+                        let total = len;
+                        send.phase = SendPhase::Aborting { sent, total, to: None };
+                        send.source = Source::Lent(0);
+                        return self.refused_midway(op, total);
+                    }
+                    (SendPhase::Aborting { .. }, Status::Truncated) => return Ok(()),
+                    _ => return Err(ProtocolError::Malformed { what: "a Fin for a send that was not offered" }),
+                }
+                if status == Status::Delivered && fields.len.get() != len {
+                    return Err(ProtocolError::Malformed { what: "the length in a Fin" });
+                }
+                if let SendPhase::Moving { granted, sent, fin } = &mut send.phase
+                    && sent < granted
+                {
+                    // The peer may know that the last bytes have come before the device says that they have gone.
+                    *fin = Some(status);
+                    return Ok(());
+                }
+                (op, len)
+            }
+            // A message in fragments ends for its sender with the last one, before its receiver refuses it.
+            Named::Live(_, _) | Named::Stale => return Ok(()),
+            Named::Unknown => return Err(ProtocolError::Malformed { what: "the send that a Fin names" }),
+        };
+        self.ops.finish(op, status.outcome(len));
+        Ok(())
+    }
+
+    /// The receiver refused a message whose fragments are still going out: the operation ends now, and a stand-in tells
+    /// the receiver where the message ends.
+    fn refused_midway(&mut self, op: OpId, len: u64) -> Result<(), ProtocolError> {
+        let stand_in = std::mem::replace(self.ops.get(op), Op::Done(Err(OpError::Refused { len })));
+        let stand_in = self.ops.add(stand_in);
+        self.ops.detach(stand_in);
+        for queued in &mut self.out {
+            if *queued == op {
+                *queued = stand_in;
+            }
+        }
+        self.ops.finish(op, Err(OpError::Refused { len }));
+        Ok(())
+    }
+
+    fn on_cancel(&mut self, number: u64) {
+        let offered =
+            |message: &Unexpected| matches!(message.body, UnexpectedBody::Offer { peer_op, .. } if peer_op == number);
+        // Else it has met a receive, whose Fin is on its way or will be.
+        if let Some(at) = self.unexpected.iter().position(offered)
+            && let Some(message) = self.unexpected.remove(at)
+        {
+            self.control.push_back(Control::Fin { op: number, status: Status::Cancelled, len: 0 });
+            self.release(message.weight());
+        }
+    }
+
+    fn no_fragments_due(&self) -> Result<(), ProtocolError> {
+        match self.inbound {
+            Inbound::Nothing => Ok(()),
+            _ => Err(ProtocolError::Malformed { what: "a message in the middle of another one's fragments" }),
+        }
+    }
+
+    fn take_posted(&mut self, tag: u64) -> Option<OpId> {
+        let at = self.posted.iter().position(|(posted, _)| *posted == tag)?;
+        self.posted.remove(at).map(|(_, op)| op)
+    }
+
+    /// Puts a frame's payload where its receive wants it.
+    fn deliver(&mut self, op: OpId, frame: &(impl Incoming + ?Sized), header: usize, lent: &mut Lent<'_>) {
+        let Op::Recv(recv) = self.ops.get(op) else { unreachable!("only receives get payload") };
+        let RecvPhase::Filling { got, total } = &mut recv.phase else { unreachable!("it is being filled") };
+        let (at, payload) = (*got as usize, frame.len() - header);
+        *got += payload as u64;
+        let whole = *got == *total;
+        let total = *total;
+        match &recv.target {
+            Target::Memory { memory, .. } => {
+                // A payload of a cache line or two goes faster through the stack.
+                if payload <= 128 {
+                    let mut bytes = [0; 128];
+                    frame.read(header, &mut bytes[..payload]);
+                    memory.write(at, &bytes[..payload]);
+                } else {
+                    frame.copy_to(header, memory, at, payload);
+                }
+                if whole {
+                    self.ops.finish(op, Ok(total));
+                }
+            }
+            Target::Lent(_) => match lent.target(op) {
+                Some(bytes) if recv.stash.is_empty() => {
+                    frame.read(header, &mut bytes[at..at + payload]);
+                    recv.drained = (at + payload) as u64;
+                    if whole {
+                        self.ops.finish(op, Ok(total));
+                    }
+                }
+                _ => {
+                    append(&mut recv.stash, frame, header);
+                    self.kept += payload as u64;
+                    if let Some(bytes) = lent.target(op) {
+                        self.drain(op, bytes);
+                    }
+                }
+            },
+        }
+    }
+
+    /// Keeps the beginning of a message that no receive has asked for.
+    fn keep(&mut self, tag: u64, frame: &(impl Incoming + ?Sized), header: usize, total: u64, peer_op: u64) {
+        let mut bytes = Vec::new();
+        append(&mut bytes, frame, header);
+        let message = Unexpected { tag, body: UnexpectedBody::Bytes { bytes, total, peer_op } };
+        self.kept += message.weight();
+        self.unexpected.push_back(message);
+    }
+}
+
+impl Fragment {
+    /// Whether it is the next one.
+    fn follows(&self, got: u64, total: u64) -> Result<(), ProtocolError> {
+        if self.offset == got && self.total == total {
+            return Ok(());
+        }
+        Err(ProtocolError::Malformed { what: "a fragment that does not follow the one before" })
+    }
+}
+
+/// Appends a frame's payload.
+fn append(bytes: &mut Vec<u8>, frame: &(impl Incoming + ?Sized), header: usize) {
+    let before = bytes.len();
+    bytes.resize(before + frame.len() - header, 0);
+    frame.read(header, &mut bytes[before..]);
+}
+
+fn exactly(frame: &(impl Incoming + ?Sized), len: usize, what: &'static str) -> Result<(), ProtocolError> {
+    if frame.len() == len { Ok(()) } else { Err(ProtocolError::Short { what, len: frame.len() }) }
+}

@@ -1,0 +1,361 @@
+use std::collections::VecDeque;
+use std::task::Poll;
+
+use super::frame::Status;
+use super::matching::{Unexpected, UnexpectedBody};
+use super::moves::Posting;
+use super::ops::{Op, OpId, Ops, Recv, RecvPhase, Send, SendPhase, Source, Target};
+use super::{Config, OpError};
+
+/// Plain memory of the thread that moves the link on, for the operation that it waits for.
+#[derive(Debug)]
+pub enum Lent<'a> {
+    /// None.
+    Nothing,
+    /// The bytes of a [`Source::Lent`].
+    Source(OpId, &'a [u8]),
+    /// The bytes of a [`Target::Lent`].
+    Target(OpId, &'a mut [u8]),
+}
+
+impl Lent<'_> {
+    /// The lent source of this operation.
+    #[must_use]
+    pub fn source(&self, op: OpId) -> Option<&[u8]> {
+        match self {
+            Lent::Source(own, bytes) if *own == op => Some(bytes),
+            _ => None,
+        }
+    }
+
+    /// The lent target of this operation.
+    #[must_use]
+    pub fn target(&mut self, op: OpId) -> Option<&mut [u8]> {
+        match self {
+            Lent::Target(own, bytes) if *own == op => Some(bytes),
+            _ => None,
+        }
+    }
+}
+
+/// What came of [`Link::cancel`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cancel {
+    /// It is gone, and its memory is released.
+    Released,
+    /// It has an outcome already: [`Link::poll`] tells it.
+    Finished,
+    /// Somebody copies into its memory at this moment; it ends when the copy does.
+    Copying,
+    /// Its memory is in the hands of the device or the peer. It ends when they are done, or when the link is severed.
+    Busy,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Control {
+    Cts { op: u64, to: OpId, granted: u64, stream: bool },
+    Fin { op: u64, status: Status, len: u64 },
+    Cancel { op: OpId },
+}
+
+/// Where the fragments that come now belong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Inbound {
+    Nothing,
+    /// To this receive.
+    Op(OpId),
+    /// To the newest unexpected message.
+    Unexpected,
+    /// Nowhere.
+    Discard {
+        got: u64,
+        total: u64,
+    },
+}
+
+/// One end of a link. See the [module](super).
+#[derive(Debug)]
+pub struct Link {
+    pub(super) config: Config,
+    pub(super) ops: Ops,
+    /// Receives that wait for a message, oldest first.
+    pub(super) posted: VecDeque<(u64, OpId)>,
+    /// Messages that wait for a receive, oldest first.
+    pub(super) unexpected: VecDeque<Unexpected>,
+    /// Bytes that are kept for receives.
+    pub(super) kept: u64,
+    pub(super) inbound: Inbound,
+    /// Sends that have frames to go, oldest first.
+    pub(super) out: VecDeque<OpId>,
+    pub(super) control: VecDeque<Control>,
+    pub(super) copies: VecDeque<OpId>,
+    pub(super) postings: VecDeque<Posting>,
+    /// Frames that may still be sent.
+    pub(super) credits: u16,
+    /// Credits to be given back with the next frame.
+    pub(super) owed: u16,
+    /// Credits that are held back while too much is kept.
+    pub(super) withheld: u16,
+    pub(super) next_out: u32,
+    pub(super) next_in: u32,
+    /// Bye is to be said after everything else.
+    pub(super) closing: bool,
+    /// The peer has said Bye.
+    pub(super) left: bool,
+    pub(super) severed: bool,
+}
+
+impl Link {
+    /// One end of a new link.
+    ///
+    /// # Panics
+    /// If the configuration is out of its bounds.
+    #[must_use]
+    pub fn new(config: Config) -> Link {
+        config.check();
+        Link {
+            config,
+            ops: Ops::default(),
+            posted: VecDeque::new(),
+            unexpected: VecDeque::new(),
+            kept: 0,
+            inbound: Inbound::Nothing,
+            out: VecDeque::new(),
+            control: VecDeque::new(),
+            copies: VecDeque::new(),
+            postings: VecDeque::new(),
+            credits: config.credits,
+            owed: 0,
+            withheld: 0,
+            next_out: 0,
+            next_in: 0,
+            closing: false,
+            left: false,
+            severed: false,
+        }
+    }
+
+    /// How it was set up.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Starts to send a message.
+    pub fn send(&mut self, tag: u64, source: Source) -> OpId {
+        if let Some(error) = self.over() {
+            return self.ops.add(Op::Done(Err(error)));
+        }
+        let phase = match &source {
+            Source::Offered { memory, .. } if !memory.is_empty() => SendPhase::Offering,
+            _ => SendPhase::Streaming { sent: 0, to: None },
+        };
+        let op = self.ops.add(Op::Send(Send { tag, source, phase }));
+        self.out.push_back(op);
+        op
+    }
+
+    /// Starts to receive a message.
+    pub fn recv(&mut self, tag: u64, target: Target) -> OpId {
+        let phase = RecvPhase::Posted;
+        let op = self.ops.add(Op::Recv(Recv { target, phase, stash: Vec::new(), drained: 0 }));
+        if let Some(at) = self.unexpected.iter().position(|message| message.tag == tag) {
+            self.take_unexpected(op, at);
+        } else if let Some(error) = self.over() {
+            self.ops.finish(op, Err(error));
+        } else {
+            self.posted.push_back((tag, op));
+        }
+        op
+    }
+
+    /// The outcome of an operation: the bytes of the message. Once it is told, the operation is gone. A receive into lent
+    /// memory gets its bytes here, so that its thread has to call this again and again.
+    ///
+    /// # Panics
+    /// If the operation is gone.
+    pub fn poll(&mut self, op: OpId, lent: &mut Lent<'_>) -> Poll<Result<u64, OpError>> {
+        if let Some(bytes) = lent.target(op) {
+            self.drain(op, bytes);
+        }
+        match self.ops.peek(op) {
+            Op::Done(outcome) => {
+                let outcome = *outcome;
+                self.ops.remove(op);
+                Poll::Ready(outcome)
+            }
+            _ => Poll::Pending,
+        }
+    }
+
+    /// Whether an operation has an outcome.
+    ///
+    /// # Panics
+    /// If the operation is gone.
+    #[must_use]
+    pub fn is_done(&self, op: OpId) -> bool {
+        matches!(self.ops.peek(op), Op::Done(_))
+    }
+
+    /// Lets an operation end without anybody asking for its outcome. Not for operations on lent memory.
+    pub fn detach(&mut self, op: OpId) {
+        self.ops.detach(op);
+    }
+
+    /// How many operations have not ended.
+    #[must_use]
+    pub fn unfinished(&self) -> usize {
+        self.ops.unfinished()
+    }
+
+    /// Whether answers or credits are to go to the peer.
+    #[inline]
+    #[must_use]
+    pub fn has_answers(&self) -> bool {
+        !self.control.is_empty() || self.must_credit()
+    }
+
+    /// How many sends have not ended.
+    #[must_use]
+    pub fn sending(&self) -> usize {
+        self.ops.sending()
+    }
+
+    /// Gives an operation up. After [`Cancel::Released`] it is gone: nothing of it is written or read any more. In the
+    /// other cases it stays, to be polled or detached.
+    ///
+    /// # Panics
+    /// If the operation is gone.
+    pub fn cancel(&mut self, op: OpId) -> Cancel {
+        let (mut fin, mut dequeue) = (None, false);
+        let verdict = match self.ops.get(op) {
+            Op::Done(_) | Op::Free => Cancel::Finished,
+            Op::Recv(recv) => match recv.phase {
+                RecvPhase::Posted => {
+                    self.posted.retain(|(_, posted)| *posted != op);
+                    Cancel::Released
+                }
+                RecvPhase::Filling { got, total } if self.inbound == Inbound::Op(op) => {
+                    self.inbound = Inbound::Discard { got, total };
+                    Cancel::Released
+                }
+                RecvPhase::Filling { got, total } if got < total => {
+                    // Its fragments name the operation, which stays until the last has come.
+                    recv.phase = RecvPhase::Discarding { got, total };
+                    recv.target = Target::Lent(0);
+                    self.unkeep(op);
+                    self.ops.detach(op);
+                    return Cancel::Released;
+                }
+                RecvPhase::Filling { .. } => Cancel::Released,
+                RecvPhase::Copying { taken: true, .. } => Cancel::Copying,
+                RecvPhase::Copying { peer_op, len, .. } => {
+                    self.copies.retain(|copy| *copy != op);
+                    fin = Some(Control::Fin { op: peer_op, status: Status::Cancelled, len });
+                    Cancel::Released
+                }
+                RecvPhase::Granted { .. } | RecvPhase::Discarding { .. } => Cancel::Busy,
+            },
+            Op::Send(send) => match send.phase {
+                SendPhase::Streaming { sent: 0, to: None } | SendPhase::Offering => {
+                    dequeue = true;
+                    Cancel::Released
+                }
+                SendPhase::Streaming { sent, to } => {
+                    let total = send.source.len();
+                    send.phase = SendPhase::Aborting { sent, total, to };
+                    send.source = Source::Lent(0);
+                    self.ops.detach(op);
+                    return Cancel::Released;
+                }
+                SendPhase::Offered => {
+                    self.control.push_back(Control::Cancel { op });
+                    Cancel::Busy
+                }
+                SendPhase::Moving { .. } | SendPhase::Aborting { .. } => Cancel::Busy,
+            },
+        };
+        if dequeue {
+            self.out.retain(|queued| *queued != op);
+        }
+        self.control.extend(fin);
+        if verdict == Cancel::Released {
+            self.unkeep(op);
+            self.ops.remove(op);
+        }
+        verdict
+    }
+
+    /// Tells the peer that nothing more comes, once all that is to go has gone. No operation may be started any more.
+    pub fn close(&mut self) {
+        self.closing = true;
+    }
+
+    /// Whether the peer has closed its end. What it sent before can still be received.
+    #[must_use]
+    pub fn peer_left(&self) -> bool {
+        self.left
+    }
+
+    /// Ends everything: the peer is lost or broke the protocol. Operations end with [`OpError::Severed`]; messages that
+    /// have come completely can still be received. The driver sees to it that no device writes for them any more.
+    pub fn sever(&mut self) {
+        self.severed = true;
+        self.end_all(OpError::Severed, true);
+    }
+
+    /// Whether the link was severed.
+    #[must_use]
+    pub fn is_severed(&self) -> bool {
+        self.severed
+    }
+
+    /// Ends operations that need the peer: all but receives that have their whole message.
+    pub(super) fn end_all(&mut self, error: OpError, sends_of_fragments: bool) {
+        for op in self.ops.ids() {
+            let ends = match self.ops.peek(op) {
+                Op::Done(_) | Op::Free => false,
+                Op::Send(send) => sends_of_fragments || !matches!(send.phase, SendPhase::Streaming { .. }),
+                Op::Recv(recv) => match recv.phase {
+                    RecvPhase::Filling { got, total } => got < total,
+                    // Somebody writes its memory at this moment, who will say `copied`.
+                    RecvPhase::Copying { taken, .. } => !taken,
+                    _ => true,
+                },
+            };
+            if ends {
+                self.unkeep(op);
+                self.ops.finish(op, Err(error));
+            }
+        }
+        self.posted.clear();
+        self.copies.clear();
+        self.postings.clear();
+        self.inbound = Inbound::Nothing;
+        let ops = &self.ops;
+        self.out.retain(|op| ops.is_live(*op) && matches!(ops.peek(*op), Op::Send(_)));
+        if self.severed {
+            self.control.clear();
+        }
+        // What is incomplete stays so; an offer of a peer that is gone cannot be taken.
+        let mut dropped = 0;
+        self.unexpected.retain(|message| {
+            let whole =
+                matches!(&message.body, UnexpectedBody::Bytes { bytes, total, .. } if bytes.len() as u64 == *total);
+            dropped += if whole { 0 } else { message.weight() };
+            whole
+        });
+        self.release(dropped);
+    }
+
+    /// Why no new operation can succeed.
+    fn over(&self) -> Option<OpError> {
+        if self.severed {
+            Some(OpError::Severed)
+        } else if self.left {
+            Some(OpError::Left)
+        } else {
+            None
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Messages and receives that meet, and what is kept until they do.
+
+use super::frame::Status;
+use super::link::{Control, Inbound, Link};
+use super::moves::Posting;
+use super::ops::{Op, OpId, RecvPhase, Target};
+use super::{OpError, Place, RESERVE, Rendezvous};
+
+/// A message that no receive has asked for yet.
+#[derive(Debug)]
+pub(super) struct Unexpected {
+    pub tag: u64,
+    pub body: UnexpectedBody,
+}
+
+#[derive(Debug)]
+pub(super) enum UnexpectedBody {
+    /// `bytes` of a message of `total`; only the newest can be incomplete.
+    Bytes { bytes: Vec<u8>, total: u64, peer_op: u64 },
+    /// An offer.
+    Offer { peer_op: u64, len: u64, place: Place },
+}
+
+impl Unexpected {
+    /// What it counts towards the bound.
+    pub(super) fn weight(&self) -> u64 {
+        const EACH: u64 = 64;
+        match &self.body {
+            UnexpectedBody::Bytes { bytes, .. } => bytes.len() as u64 + EACH,
+            UnexpectedBody::Offer { .. } => EACH,
+        }
+    }
+}
+
+impl Link {
+    /// A posted receive or a new one has met an offer.
+    pub(super) fn accept(&mut self, op: OpId, peer_op: u64, len: u64, place: Place) {
+        let rendezvous = self.config.rendezvous;
+        let Op::Recv(recv) = self.ops.get(op) else { unreachable!("only receives accept") };
+        let room = recv.target.room();
+        if len > room {
+            self.control.push_back(Control::Fin { op: peer_op, status: Status::Truncated, len });
+            self.ops.finish(op, Err(OpError::Truncated { len, room }));
+            return;
+        }
+        match (rendezvous, &recv.target) {
+            (Rendezvous::Mapped, _) => {
+                recv.phase = RecvPhase::Copying { peer_op, place, len, taken: false };
+                self.copies.push_back(op);
+            }
+            (Rendezvous::Matched, Target::Memory { memory, direct: true }) => {
+                let memory = memory.slice(0..len as usize);
+                recv.phase = RecvPhase::Granted { peer_op, granted: 0, len };
+                self.postings.push_back(Posting::Receive { op, memory });
+            }
+            (Rendezvous::Matched, _) => {
+                recv.phase = RecvPhase::Filling { got: 0, total: len };
+                self.control.push_back(Control::Cts { op: peer_op, to: op, granted: 0, stream: true });
+            }
+        }
+    }
+
+    /// Gives a message that came before its receive to it.
+    pub(super) fn take_unexpected(&mut self, op: OpId, at: usize) {
+        let Some(message) = self.unexpected.remove(at) else { return };
+        let newest = at == self.unexpected.len();
+        let weight = message.weight();
+        match message.body {
+            UnexpectedBody::Offer { peer_op, len, place } => self.accept(op, peer_op, len, place),
+            UnexpectedBody::Bytes { bytes, total, peer_op } => {
+                let got = bytes.len() as u64;
+                let incoming = newest && self.inbound == Inbound::Unexpected;
+                if self.begin_filling(op, total, peer_op) {
+                    self.inbound = if incoming { Inbound::Op(op) } else { self.inbound };
+                    self.fill(op, bytes);
+                } else if incoming {
+                    self.inbound = Inbound::Discard { got, total };
+                }
+            }
+        }
+        self.release(weight);
+    }
+
+    /// Bytes that were kept are gone: the sender may go on.
+    pub(super) fn release(&mut self, weight: u64) {
+        self.kept -= weight;
+        if self.kept <= self.config.unexpected {
+            self.owed += std::mem::take(&mut self.withheld);
+        }
+    }
+
+    /// Drops what is kept for a receive.
+    pub(super) fn unkeep(&mut self, op: OpId) {
+        if let Op::Recv(recv) = self.ops.get(op) {
+            let stashed = std::mem::take(&mut recv.stash).len() as u64;
+            self.release(stashed);
+        }
+    }
+
+    /// A frame of the peer's has been read. If its bytes are kept and that is too much, its credit is kept as well.
+    pub(super) fn consumed(&mut self, kept_before: u64) {
+        if self.kept > kept_before && self.kept > self.config.unexpected {
+            self.withheld += 1;
+        } else {
+            self.owed += 1;
+        }
+    }
+
+    /// Whether a Credit frame has to go, if no other frame does: the peer may be out of credits.
+    pub(super) fn must_credit(&self) -> bool {
+        let enough = if self.withheld > 0 { RESERVE / 2 } else { self.config.credits / 2 };
+        self.owed >= enough
+    }
+
+    /// Prepares a receive for a message of `total` bytes; false if that is too long, which ends the receive.
+    pub(super) fn begin_filling(&mut self, op: OpId, total: u64, peer_op: u64) -> bool {
+        let Op::Recv(recv) = self.ops.get(op) else { unreachable!("only receives are filled") };
+        let room = recv.target.room();
+        if total > room {
+            self.ops.finish(op, Err(OpError::Truncated { len: total, room }));
+            if total > self.config.eager() as u64 {
+                self.control.push_back(Control::Fin { op: peer_op, status: Status::Truncated, len: total });
+            }
+            return false;
+        }
+        recv.phase = RecvPhase::Filling { got: 0, total };
+        true
+    }
+
+    /// Gives a receive bytes that were kept, which no longer count as kept. They are less than its whole message, or all.
+    pub(super) fn fill(&mut self, op: OpId, bytes: Vec<u8>) {
+        let Op::Recv(recv) = self.ops.get(op) else { unreachable!("only receives get payload") };
+        let RecvPhase::Filling { got, total } = &mut recv.phase else { unreachable!("it is being filled") };
+        *got = bytes.len() as u64;
+        let (whole, total) = (*got == *total, *total);
+        match &recv.target {
+            Target::Memory { memory, .. } => {
+                memory.write(0, &bytes);
+                if whole {
+                    self.ops.finish(op, Ok(total));
+                }
+            }
+            Target::Lent(_) => {
+                self.kept += bytes.len() as u64;
+                recv.stash = bytes;
+            }
+        }
+    }
+
+    /// Moves what was kept for a receive into its lent memory.
+    pub(super) fn drain(&mut self, op: OpId, into: &mut [u8]) {
+        let Op::Recv(recv) = self.ops.get(op) else { return };
+        let RecvPhase::Filling { got, total } = recv.phase else { return };
+        let (at, stashed) = (recv.drained as usize, recv.stash.len());
+        into[at..at + stashed].copy_from_slice(&recv.stash);
+        recv.stash.clear();
+        recv.drained = got;
+        self.release(stashed as u64);
+        if got == total {
+            self.ops.finish(op, Ok(total));
+        }
+    }
+}

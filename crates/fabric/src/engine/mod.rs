@@ -1,0 +1,176 @@
+//! The protocol of a link between two ranks, without any input or output of its own.
+//!
+//! A [`Link`] is one end of it, a plain state machine: no thread, no clock, no system call. Its driver hands in the frames
+//! that come ([`Link::receive`]), sends the frames that are to go ([`Link::transmit`], [`Link::transmitted`]), and does the
+//! large moves ([`Link::next_copy`], [`Link::next_posting`]). Callers start operations ([`Link::send`], [`Link::recv`]) and
+//! look at their outcome ([`Link::poll`]). Deadlines are the callers': they [cancel](Link::cancel). Whether a time has come
+//! is said from outside, so the same engine runs over shared memory, over devices, and over a virtual network in tests.
+//!
+//! # What the frames below must be
+//!
+//! Each direction carries frames in order, each whole and once. The sequence number in every frame proves it; a frame that
+//! is missing, repeated or garbled is a [`ProtocolError`], after which the link is [severed](Link::sever). Recovering from
+//! it is the business of a layer that keeps frames until they are acknowledged: both numbers it needs are in the header.
+//!
+//! # Messages
+//!
+//! A receive takes the oldest message of its tag; of several receives with one tag, the first posted is first. Lengths have
+//! 64 bits. A message longer than its receive is [`OpError::Truncated`] there, and nothing of it is written; its sender is
+//! told ([`OpError::Refused`]) if it still waits: a message that fits in one frame has been sent as soon as it is in it.
+//!
+//! - *Eager*: it goes out at once, in one frame or in consecutive fragments. A message that nobody has asked for yet is kept
+//!   (up to [`Config::unexpected`] bytes on a link; 64 bytes are added for each). Beyond that, no credits are given back,
+//!   which holds the sender, until receives take messages away.
+//! - *Offered* ([`Source::Offered`]): an Rts says where the bytes are. When it has met its receive, they move with one copy:
+//!   [`Rendezvous::Mapped`], the receiver copies them out of the sender's memory and says Fin; [`Rendezvous::Matched`], the
+//!   receiver's driver posts receives for them, Cts grants what was posted, the sender's driver sends exactly as many bytes
+//!   in chunks of the same lengths on a channel of its own, and Fin comes from the receiver, so that the end of a send always
+//!   means delivery. It also waits until the sender's device holds the memory no longer.
+//!
+//! # Credits
+//!
+//! Each frame but Credit takes one credit of [`Config::credits`]; its receiver gives it back once it has room again, on
+//! whatever frame goes the other way, or on a Credit frame when half of them are owed. The last [`RESERVE`] credits are left
+//! for frames other than messages, so that the answers that free memory always get through. A receiver has room for
+//! [`Config::receive_buffers`] frames, and is never sent more.
+//!
+//! # Memory
+//!
+//! An operation owns its memory ([`Exposed`](fulmen_memory::Exposed)) until its outcome. [`Link::cancel`] tells whether it
+//! was released at once. Bytes from the peer never decide about an allocation: what is kept is what has come.
+
+mod frame;
+mod incoming;
+mod link;
+mod matching;
+mod moves;
+mod ops;
+mod outgoing;
+#[cfg(test)]
+mod tests;
+
+pub use frame::{FRAGMENT_HEADER, Header, Incoming, MAX_HEADER, PREFIX};
+pub use link::{Cancel, Lent, Link};
+pub use moves::{Copy, Into, Posting};
+pub use ops::{OpId, Source, Target};
+pub use outgoing::{Body, Outgoing};
+
+/// Credits that messages leave for other frames.
+pub const RESERVE: u16 = 8;
+
+/// How registered messages move. The same at both ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rendezvous {
+    /// The receiver maps the sender's memory.
+    Mapped,
+    /// Each send of a device meets a receive that was posted for it.
+    Matched,
+}
+
+/// How a link is set up. The same at both ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Bytes of the longest frame: at least 128.
+    pub frame: usize,
+    /// Frames that may be under way, other than Credit: 16 to 1024.
+    pub credits: u16,
+    /// Bytes of messages that are kept before a receive asks for them.
+    pub unexpected: u64,
+    /// How registered messages move.
+    pub rendezvous: Rendezvous,
+}
+
+impl Config {
+    /// Bytes of the longest message that goes in one frame.
+    #[must_use]
+    pub fn eager(&self) -> usize {
+        self.frame - PREFIX
+    }
+
+    /// Frames for which a receiver must have room at any time: the credits, and as many Credit frames as can be unread.
+    #[must_use]
+    pub fn receive_buffers(&self) -> usize {
+        usize::from(self.credits) + usize::from(self.credits.div_ceil(RESERVE / 2)) + 1
+    }
+
+    fn check(&self) {
+        assert!(self.frame >= 128, "a frame has at least 128 bytes");
+        assert!((2 * RESERVE..=1024).contains(&self.credits), "a link has 16 to 1024 credits");
+    }
+}
+
+/// Where the peer finds offered bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// The key of the region.
+    pub key: u64,
+    /// The first byte's place in it.
+    pub offset: u64,
+}
+
+/// How an operation failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OpError {
+    /// The message was longer than the receive.
+    #[error("the message has {len} bytes and the receive takes {room}")]
+    Truncated {
+        /// Bytes of the message.
+        len: u64,
+        /// Bytes that the receive takes.
+        room: u64,
+    },
+    /// The receive that met this message was shorter.
+    #[error("the receiver takes less than the {len} bytes of this message")]
+    Refused {
+        /// Bytes of the message.
+        len: u64,
+    },
+    /// The other side gave its operation up.
+    #[error("the other side gave up")]
+    Cancelled,
+    /// The receiver could not reach the sender's memory.
+    #[error("the receiver could not reach the sender's memory")]
+    Unreachable,
+    /// The peer has closed its end.
+    #[error("the peer has closed the link")]
+    Left,
+    /// The link was severed.
+    #[error("the link was severed")]
+    Severed,
+}
+
+/// The peer broke the protocol: the link is of no use any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProtocolError {
+    /// A frame ends before its header does.
+    #[error("a frame of {len} bytes is too short for {what}")]
+    Short {
+        /// What it was to be.
+        what: &'static str,
+        /// Bytes of the frame.
+        len: usize,
+    },
+    /// There is no such kind of frame.
+    #[error("a frame of the unknown kind {kind}")]
+    Kind {
+        /// Its kind.
+        kind: u8,
+    },
+    /// A frame is missing or came twice.
+    #[error("frame {found} came where {expected} was due")]
+    Sequence {
+        /// The number that was due.
+        expected: u32,
+        /// The number that came.
+        found: u32,
+    },
+    /// More credits were used or given back than there are.
+    #[error("more credits than there are")]
+    Credits,
+    /// A field of a frame makes no sense there.
+    #[error("a frame that makes no sense: {what}")]
+    Malformed {
+        /// The field.
+        what: &'static str,
+    },
+}

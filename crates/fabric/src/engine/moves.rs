@@ -1,0 +1,140 @@
+//! Large moves, which somebody else makes for the engine: copies out of the peer's memory, and what a device sends and
+//! receives.
+
+use std::ops::Range;
+
+use fulmen_memory::Exposed;
+
+use super::frame::Status;
+use super::link::{Control, Lent, Link};
+use super::ops::{Op, OpId, Ops, Recv, RecvPhase, Send, SendPhase, Target};
+use super::{OpError, Place};
+
+/// Where a [`struct@Copy`] goes.
+#[derive(Debug)]
+pub enum Into {
+    /// Into this memory: as many bytes as the copy has.
+    Memory(Exposed),
+    /// Into the lent target of the operation.
+    Lent,
+}
+
+/// Bytes to be copied out of the peer's memory. Its taker does it and says [`Link::copied`].
+#[derive(Debug)]
+pub struct Copy {
+    /// The receive.
+    pub op: OpId,
+    /// Where the bytes are.
+    pub from: Place,
+    /// How many.
+    pub len: u64,
+    /// Where they go.
+    pub into: Into,
+}
+
+/// A move that the driver's device is to make. In the order in which they are given out.
+#[derive(Debug)]
+pub enum Posting {
+    /// Post receives for the whole of `memory`, in chunks of the length that the drivers of both ends agree on, and say
+    /// [`Link::granted`] as far as they are posted, and [`Link::landed`] when all have completed.
+    Receive {
+        /// The receive.
+        op: OpId,
+        /// The message's bytes.
+        memory: Exposed,
+    },
+    /// Send this part of `memory`, in chunks: the peer has posted receives for it. Ranges of one message follow one
+    /// another. The driver says [`Link::sent`] when the device has done it and no longer holds the memory.
+    Send {
+        /// The send.
+        op: OpId,
+        /// The message's bytes.
+        memory: Exposed,
+        /// Those that are to go now.
+        range: Range<u64>,
+    },
+}
+
+impl Link {
+    /// The next copy out of the peer's memory: of any operation whose target is exposed memory, or of the one to which
+    /// `lent` belongs.
+    pub fn next_copy(&mut self, lent: &mut Lent<'_>) -> Option<Copy> {
+        let able = |ops: &Ops, op: OpId, lent: &mut Lent<'_>| match ops.peek(op) {
+            Op::Recv(Recv { target: Target::Lent(_), .. }) => lent.target(op).is_some(),
+            _ => true,
+        };
+        let at = (0..self.copies.len()).find(|at| able(&self.ops, self.copies[*at], lent))?;
+        let op = self.copies.remove(at)?;
+        let Op::Recv(recv) = self.ops.get(op) else { unreachable!("only receives copy") };
+        let RecvPhase::Copying { place, len, taken, .. } = &mut recv.phase else { unreachable!("it is to be copied") };
+        *taken = true;
+        let into = match &recv.target {
+            Target::Memory { memory, .. } => Into::Memory(memory.slice(0..*len as usize)),
+            Target::Lent(_) => Into::Lent,
+        };
+        Some(Copy { op, from: *place, len: *len, into })
+    }
+
+    /// A copy that was taken has been made, or the peer's memory could not be reached.
+    pub fn copied(&mut self, op: OpId, reached: bool) {
+        // Severing the link may have ended it meanwhile.
+        if !self.ops.is_live(op) {
+            return;
+        }
+        let Op::Recv(Recv { phase: RecvPhase::Copying { peer_op, len, .. }, .. }) = *self.ops.get(op) else { return };
+        let (status, outcome) =
+            if reached { (Status::Delivered, Ok(len)) } else { (Status::Failed, Err(OpError::Unreachable)) };
+        self.control.push_back(Control::Fin { op: peer_op, status, len });
+        self.ops.finish(op, outcome);
+    }
+
+    /// The next move for the device.
+    pub fn next_posting(&mut self) -> Option<Posting> {
+        self.postings.pop_front()
+    }
+
+    /// Receives are posted for the first `granted` bytes of this message: the peer may send them.
+    ///
+    /// # Panics
+    /// If the operation receives less, or no more than was granted before.
+    pub fn granted(&mut self, op: OpId, upto: u64) {
+        if !self.ops.is_live(op) {
+            return;
+        }
+        let Op::Recv(Recv { phase: RecvPhase::Granted { peer_op, granted, len }, .. }) = self.ops.get(op) else {
+            return;
+        };
+        assert!(upto > *granted && upto <= *len, "a grant of {upto} after {granted} of {len} bytes");
+        *granted = upto;
+        self.control.push_back(Control::Cts { op: *peer_op, to: op, granted: upto, stream: false });
+    }
+
+    /// All bytes of this message have come into the memory that was posted for them.
+    pub fn landed(&mut self, op: OpId) {
+        if !self.ops.is_live(op) {
+            return;
+        }
+        let Op::Recv(Recv { phase: RecvPhase::Granted { peer_op, len, .. }, .. }) = *self.ops.get(op) else { return };
+        self.control.push_back(Control::Fin { op: peer_op, status: Status::Delivered, len });
+        self.ops.finish(op, Ok(len));
+    }
+
+    /// The device has sent the first `upto` bytes of this message, and holds their memory no longer.
+    ///
+    /// # Panics
+    /// If fewer were granted, or that was said before.
+    pub fn sent(&mut self, op: OpId, upto: u64) {
+        if !self.ops.is_live(op) {
+            return;
+        }
+        let Op::Send(Send { phase: SendPhase::Moving { granted, sent, fin }, source, .. }) = self.ops.get(op) else {
+            return;
+        };
+        assert!(upto > *sent && upto <= *granted, "{upto} bytes are sent after {sent} of {granted}");
+        *sent = upto;
+        if let Some(status) = fin.filter(|_| sent == granted) {
+            let outcome = status.outcome(source.len());
+            self.ops.finish(op, outcome);
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! The rules of the module's documentation, one by one.
+
+use std::task::Poll;
+
+use fulmen_memory::{Exposed, Region};
+
+use super::super::*;
+use super::config;
+
+fn memory(len: usize) -> Exposed {
+    Region::alloc(len.max(1)).unwrap().expose().unwrap().slice(0..len)
+}
+
+fn pair(rendezvous: Rendezvous) -> (Link, Link) {
+    (Link::new(config(rendezvous)), Link::new(config(rendezvous)))
+}
+
+/// The next frame of a link.
+fn frame(link: &mut Link, lent: &Lent<'_>) -> Option<Vec<u8>> {
+    let frame = link.transmit(lent)?;
+    let mut bytes = frame.header.as_bytes().to_vec();
+    match &frame.body {
+        Body::Empty => {}
+        Body::Memory(op, range) => {
+            let at = bytes.len();
+            bytes.resize(at + range.len(), 0);
+            link.memory(*op).read(range.start, &mut bytes[at..]);
+        }
+        Body::Lent(op, range) => bytes.extend(&lent.source(*op).unwrap()[range.clone()]),
+    }
+    link.transmitted(&frame);
+    Some(bytes)
+}
+
+/// Moves frames from one link to the other until none is left.
+fn carry(from: &mut Link, to: &mut Link) -> usize {
+    let mut count = 0;
+    while let Some(frame) = frame(from, &Lent::Nothing) {
+        to.receive(frame.as_slice(), &mut Lent::Nothing).unwrap();
+        count += 1;
+    }
+    count
+}
+
+fn outcome(link: &mut Link, op: OpId) -> Option<Result<u64, OpError>> {
+    match link.poll(op, &mut Lent::Nothing) {
+        Poll::Ready(outcome) => Some(outcome),
+        Poll::Pending => None,
+    }
+}
+
+#[test]
+fn a_short_message_is_one_frame_of_16_bytes_and_its_payload() {
+    let (mut one, mut other) = pair(Rendezvous::Mapped);
+    let header = one.eager(7, 5).unwrap();
+    one.eager_sent();
+    let mut bytes = header.to_vec();
+    bytes.extend(b"hello");
+    assert_eq!(bytes.len(), 21);
+    let target = memory(8);
+    let op = other.recv(7, Target::Memory { memory: target.clone(), direct: false });
+    other.receive(bytes.as_slice(), &mut Lent::Nothing).unwrap();
+    assert_eq!(outcome(&mut other, op), Some(Ok(5)));
+    let mut read = [0; 8];
+    target.read(0, &mut read);
+    assert_eq!(&read, b"hello\0\0\0");
+}
+
+#[test]
+fn both_ways_of_sending_a_short_message_give_the_same_frame() {
+    let (one, mut other) = pair(Rendezvous::Mapped);
+    let mut quick = one.eager(3, 4).unwrap().to_vec();
+    quick.extend([0; 4]);
+    other.send(3, Source::Memory(memory(4)));
+    assert_eq!(frame(&mut other, &Lent::Nothing).unwrap(), quick);
+}
+
+#[test]
+fn messages_that_wait_go_before_new_ones() {
+    let (mut one, _) = pair(Rendezvous::Mapped);
+    one.send(1, Source::Memory(memory(10)));
+    assert_eq!(one.eager(1, 1), None, "it would overtake");
+    frame(&mut one, &Lent::Nothing).unwrap();
+    assert!(one.eager(1, 1).is_some());
+    assert_eq!(one.eager(1, 241), None, "longer than a frame");
+}
+
+#[test]
+fn a_sender_without_a_receiver_is_held_at_the_bound_and_goes_on_after_receives() {
+    let (mut one, mut other) = pair(Rendezvous::Mapped);
+    let sends: Vec<_> = (0..100).map(|_| one.send(5, Source::Memory(memory(200)))).collect();
+    carry(&mut one, &mut other);
+    carry(&mut other, &mut one);
+    carry(&mut one, &mut other);
+    let gone = sends.iter().filter(|op| one.is_done(**op)).count();
+    // 2000 bytes are kept at 264 each, and then as many as there are credits for messages.
+    assert!((8..=8 + 16).contains(&gone), "{gone} messages went out");
+    for round in 0..100 {
+        let op = other.recv(5, Target::Memory { memory: memory(200), direct: false });
+        carry(&mut other, &mut one);
+        carry(&mut one, &mut other);
+        assert_eq!(outcome(&mut other, op), Some(Ok(200)), "message {round}");
+    }
+}
+
+#[test]
+fn answers_get_through_while_messages_are_held() {
+    let (mut one, mut other) = pair(Rendezvous::Mapped);
+    let place = Place { key: 1, offset: 0 };
+    let offered = other.send(1, Source::Offered { memory: memory(100), place });
+    for _ in 0..100 {
+        one.send(5, Source::Memory(memory(200)));
+    }
+    carry(&mut one, &mut other);
+    carry(&mut other, &mut one);
+    carry(&mut one, &mut other);
+    // `one` has no credit for messages left, yet its Fin comes.
+    let op = one.recv(1, Target::Memory { memory: memory(100), direct: false });
+    let copy = one.next_copy(&mut Lent::Nothing).unwrap();
+    assert_eq!((copy.op, copy.from, copy.len), (op, place, 100));
+    one.copied(op, true);
+    carry(&mut one, &mut other);
+    assert_eq!(outcome(&mut other, offered), Some(Ok(100)));
+    assert_eq!(outcome(&mut one, op), Some(Ok(100)));
+}
+
+#[test]
+fn a_message_in_fragments_to_a_posted_receive_flows_although_others_are_kept() {
+    let (mut one, mut other) = pair(Rendezvous::Mapped);
+    // Kept, a bit more than the bound.
+    for _ in 0..8 {
+        one.send(5, Source::Memory(memory(200)));
+    }
+    carry(&mut one, &mut other);
+    carry(&mut other, &mut one);
+    let op = other.recv(6, Target::Memory { memory: memory(100_000), direct: false });
+    one.send(6, Source::Memory(memory(100_000)));
+    for _ in 0..1000 {
+        carry(&mut one, &mut other);
+        carry(&mut other, &mut one);
+    }
+    assert_eq!(outcome(&mut other, op), Some(Ok(100_000)));
+}
+
+#[test]
+fn the_sender_of_fragments_hears_that_they_do_not_fit_and_the_link_goes_on() {
+    let (mut one, mut other) = pair(Rendezvous::Mapped);
+    let short = other.recv(6, Target::Memory { memory: memory(10), direct: false });
+    let send = one.send(6, Source::Memory(memory(100_000)));
+    let first = frame(&mut one, &Lent::Nothing).unwrap();
+    other.receive(first.as_slice(), &mut Lent::Nothing).unwrap();
+    assert_eq!(outcome(&mut other, short), Some(Err(OpError::Truncated { len: 100_000, room: 10 })));
+    carry(&mut other, &mut one);
+    assert_eq!(outcome(&mut one, send), Some(Err(OpError::Refused { len: 100_000 })));
+    let next = other.recv(6, Target::Memory { memory: memory(10), direct: false });
+    one.send(6, Source::Memory(memory(10)));
+    assert!(carry(&mut one, &mut other) <= 3, "the rest is not sent");
+    assert_eq!(outcome(&mut other, next), Some(Ok(10)));
+    assert_eq!(one.unfinished(), 0);
+}
+
+#[test]
+fn lent_bytes_go_only_with_their_thread() {
+    let (mut one, mut other) = pair(Rendezvous::Mapped);
+    let bytes = [9; 1000];
+    let send = one.send(1, Source::Lent(1000));
+    assert_eq!(frame(&mut one, &Lent::Nothing), None);
+    let recv = other.recv(1, Target::Lent(1000));
+    let mut target = [0; 1000];
+    let mut moved = 0;
+    while let Some(frame) = frame(&mut one, &Lent::Source(send, &bytes)) {
+        moved += 1;
+        // Another thread reads every other frame.
+        let mut lent = if moved % 2 == 0 { Lent::Target(recv, &mut target) } else { Lent::Nothing };
+        other.receive(frame.as_slice(), &mut lent).unwrap();
+    }
+    assert_eq!(outcome(&mut one, send), Some(Ok(1000)));
+    assert_eq!(outcome(&mut other, recv), None, "its thread has not been here");
+    assert_eq!(other.poll(recv, &mut Lent::Target(recv, &mut target)), Poll::Ready(Ok(1000)));
+    assert_eq!(target, bytes);
+}
+
+#[test]
+fn a_sender_that_gives_up_midway_ends_the_receive() {
+    let (mut one, mut other) = pair(Rendezvous::Mapped);
+    let recv = other.recv(1, Target::Memory { memory: memory(1000), direct: false });
+    let send = one.send(1, Source::Memory(memory(1000)));
+    let first = frame(&mut one, &Lent::Nothing).unwrap();
+    other.receive(first.as_slice(), &mut Lent::Nothing).unwrap();
+    assert_eq!(one.cancel(send), Cancel::Released);
+    carry(&mut one, &mut other);
+    assert_eq!(outcome(&mut other, recv), Some(Err(OpError::Cancelled)));
+    assert_eq!((one.unfinished(), other.unfinished()), (0, 0));
+}
+
+#[test]
+fn an_offer_is_withdrawn_or_its_memory_stays() {
+    let (mut one, mut other) = pair(Rendezvous::Mapped);
+    let place = Place { key: 1, offset: 0 };
+    let send = one.send(1, Source::Offered { memory: memory(100), place });
+    carry(&mut one, &mut other);
+    assert_eq!(one.cancel(send), Cancel::Busy);
+    assert_eq!(outcome(&mut one, send), None, "the peer may read it still");
+    carry(&mut one, &mut other);
+    carry(&mut other, &mut one);
+    assert_eq!(outcome(&mut one, send), Some(Err(OpError::Cancelled)));
+    // It is not there any more.
+    let recv = other.recv(1, Target::Memory { memory: memory(100), direct: false });
+    assert!(other.next_copy(&mut Lent::Nothing).is_none());
+    assert_eq!(other.cancel(recv), Cancel::Released);
+}
+
+#[test]
+fn a_copy_under_way_cannot_be_cancelled_and_one_that_has_not_begun_can() {
+    let (mut one, mut other) = pair(Rendezvous::Mapped);
+    for taken in [false, true] {
+        let send = one.send(1, Source::Offered { memory: memory(100), place: Place::default() });
+        let recv = other.recv(1, Target::Memory { memory: memory(100), direct: false });
+        carry(&mut one, &mut other);
+        if taken {
+            other.next_copy(&mut Lent::Nothing).unwrap();
+            assert_eq!(other.cancel(recv), Cancel::Copying);
+            other.copied(recv, true);
+            assert_eq!(outcome(&mut other, recv), Some(Ok(100)));
+        } else {
+            assert_eq!(other.cancel(recv), Cancel::Released);
+            assert!(other.next_copy(&mut Lent::Nothing).is_none());
+        }
+        carry(&mut other, &mut one);
+        let expected = if taken { Ok(100) } else { Err(OpError::Cancelled) };
+        assert_eq!(outcome(&mut one, send), Some(expected));
+    }
+}
+
+#[test]
+fn detached_operations_go_on_and_leave_nothing() {
+    let (mut one, mut other) = pair(Rendezvous::Mapped);
+    let (from, to) = (memory(1000), memory(1000));
+    let send = one.send(1, Source::Memory(from.clone()));
+    one.detach(send);
+    let recv = other.recv(1, Target::Memory { memory: to.clone(), direct: false });
+    other.detach(recv);
+    from.fill(0..1000, 3);
+    carry(&mut one, &mut other);
+    let mut bytes = [0; 1000];
+    to.read(0, &mut bytes);
+    assert_eq!(bytes, [3; 1000]);
+    assert_eq!((one.unfinished(), other.unfinished()), (0, 0));
+}
+
+#[test]
+fn bye_ends_what_waits_and_leaves_what_has_come() {
+    let (mut one, mut other) = pair(Rendezvous::Mapped);
+    let waiting = other.recv(9, Target::Memory { memory: memory(10), direct: false });
+    one.send(1, Source::Memory(memory(10)));
+    one.close();
+    carry(&mut one, &mut other);
+    assert!(other.peer_left());
+    assert_eq!(outcome(&mut other, waiting), Some(Err(OpError::Left)));
+    let late = other.recv(9, Target::Memory { memory: memory(10), direct: false });
+    assert_eq!(outcome(&mut other, late), Some(Err(OpError::Left)));
+    let send = other.send(9, Source::Memory(memory(10)));
+    assert_eq!(outcome(&mut other, send), Some(Err(OpError::Left)));
+    let there = other.recv(1, Target::Memory { memory: memory(10), direct: false });
+    assert_eq!(outcome(&mut other, there), Some(Ok(10)));
+}
+
+#[test]
+fn a_missing_or_repeated_frame_is_noticed() {
+    let (mut one, mut other) = pair(Rendezvous::Mapped);
+    for _ in 0..3 {
+        one.send(1, Source::Memory(memory(10)));
+    }
+    let frames: Vec<_> = (0..3).map(|_| frame(&mut one, &Lent::Nothing).unwrap()).collect();
+    other.receive(frames[0].as_slice(), &mut Lent::Nothing).unwrap();
+    for wrong in [&frames[0], &frames[2]] {
+        let error = other.receive(wrong.as_slice(), &mut Lent::Nothing).unwrap_err();
+        assert!(matches!(error, ProtocolError::Sequence { expected: 1, .. }), "{error}");
+    }
+}
+
+#[test]
+fn a_device_moves_exactly_what_was_granted() {
+    let (mut one, mut other) = pair(Rendezvous::Matched);
+    let send = one.send(1, Source::Offered { memory: memory(1000), place: Place::default() });
+    let recv = other.recv(1, Target::Memory { memory: memory(2000), direct: true });
+    carry(&mut one, &mut other);
+    let Some(Posting::Receive { op, memory }) = other.next_posting() else { panic!("nothing to post") };
+    assert_eq!((op, memory.len()), (recv, 1000), "as long as the message");
+    for (upto, range) in [(400, 0..400), (1000, 400..1000)] {
+        other.granted(recv, upto);
+        carry(&mut other, &mut one);
+        let Some(Posting::Send { range: to_send, .. }) = one.next_posting() else { panic!("nothing to send") };
+        assert_eq!(to_send, range);
+    }
+    one.sent(send, 400);
+    assert_eq!(outcome(&mut one, send), None, "a send has ended when it was delivered");
+    other.landed(recv);
+    carry(&mut other, &mut one);
+    assert_eq!(outcome(&mut other, recv), Some(Ok(1000)));
+    assert_eq!(outcome(&mut one, send), None, "the device still holds the memory");
+    one.sent(send, 1000);
+    assert_eq!(outcome(&mut one, send), Some(Ok(1000)));
+}
+
+#[test]
+#[should_panic(expected = "16 to 1024 credits")]
+fn too_few_credits_are_refused() {
+    let _ = Link::new(Config { credits: 15, ..config(Rendezvous::Mapped) });
+}

@@ -1,0 +1,302 @@
+//! Tagged messages between two ranks.
+//!
+//! A receive takes the oldest message of its tag from its rank. Short messages go out at once; a message out of registered
+//! memory (the [pool](Fabric::pool), a [window](Fabric::window)) of at least [`Flow::rendezvous`](crate::Flow) bytes moves
+//! with one copy, made by the receiver, and its send ends when that is done; other long ones go in frames, and their send
+//! ends with the last frame. A rank keeps up to [`Flow::unexpected`](crate::Flow) bytes of messages that nobody has asked
+//! for; beyond that, their sender waits. So two ranks that both first send long messages to one another, and then receive,
+//! wait in vain: start one of the two.
+//!
+//! See [`engine`](crate::engine) for the protocol.
+
+use std::fmt;
+use std::sync::MutexGuard;
+use std::task::Poll;
+use std::thread;
+use std::time::Duration;
+
+use fulmen_memory::Exposed;
+
+use crate::engine::{Cancel, Lent, OpError, OpId, Source, Target};
+use crate::lanes::Lane;
+use crate::{Fabric, FabricError, Loss, OpName};
+
+/// Payload up to which a message of exposed memory goes through the stack.
+const SHORT: usize = 256;
+
+/// A send or receive that goes on by itself. It owns handles to its memory until it has ended.
+///
+/// Dropping it lets it end unobserved: its memory comes back when it has.
+#[must_use = "wait for it, or its outcome is never known"]
+pub struct Operation {
+    fabric: Fabric,
+    rank: u32,
+    name: OpName,
+    op: Option<OpId>,
+}
+
+impl Fabric {
+    /// Sends a message and returns when its memory can be used again.
+    ///
+    /// # Errors
+    /// [`FabricError::NoSuchRank`], [`FabricError::PeerLost`], [`FabricError::TimedOut`], and
+    /// [`FabricError::Refused`] if the receiver is seen to take less. After an error, the message may have been received
+    /// or not. Memory that the receiver may still copy after a time-out stays in use until it has or is lost.
+    pub fn send(&self, to: u32, tag: u64, data: &Exposed, timeout: Duration) -> Result<(), FabricError> {
+        if data.len() <= SHORT {
+            let mut bytes = [0; SHORT];
+            let bytes = &mut bytes[..data.len()];
+            data.read(0, bytes);
+            return self.send_bytes(to, tag, bytes, timeout);
+        }
+        let op = self.begin_send("send", to, tag, data)?;
+        self.finish("send", to, op, timeout, &mut Lent::Nothing).map(drop)
+    }
+
+    /// Sends a message out of plain memory. As [`Fabric::send`]; its bytes go in frames.
+    ///
+    /// # Errors
+    /// As [`Fabric::send`].
+    pub fn send_bytes(&self, to: u32, tag: u64, data: &[u8], timeout: Duration) -> Result<(), FabricError> {
+        const OP: OpName = "send";
+        self.check_alive(OP, to)?;
+        let mut lane = self.lane(OP, to)?;
+        if let Some(header) = lane.link.eager(tag, data.len()) {
+            match lane.wire.push(&header, data) {
+                Ok(true) => {
+                    lane.link.eager_sent();
+                    return Ok(());
+                }
+                Ok(false) => {}
+                Err(broken) => {
+                    lane.link.sever();
+                    drop(lane);
+                    self.inner.lanes.life.lose(to, Loss::Broken(broken.0));
+                    return self.check_alive(OP, to);
+                }
+            }
+        }
+        let op = lane.link.send(tag, Source::Lent(data.len() as u64));
+        drop(lane);
+        self.finish(OP, to, op, timeout, &mut Lent::Source(op, data)).map(drop)
+    }
+
+    /// Receives the oldest message of this tag, and returns how many bytes it has.
+    ///
+    /// # Errors
+    /// [`FabricError::NoSuchRank`], [`FabricError::PeerLost`], [`FabricError::TimedOut`], [`FabricError::Truncated`] for
+    /// a message that does not fit, of which nothing is written, and [`FabricError::Cancelled`] if the sender gave up
+    /// midway. After an error nothing is written any more; a device that is at it keeps the memory in use until it is done.
+    pub fn recv(&self, from: u32, tag: u64, into: &Exposed, timeout: Duration) -> Result<usize, FabricError> {
+        let op = self.begin_recv("recv", from, tag, into)?;
+        self.finish("recv", from, op, timeout, &mut Lent::Nothing)
+    }
+
+    /// Receives into plain memory. As [`Fabric::recv`]; after an error, bytes of the message may have been written.
+    ///
+    /// # Errors
+    /// As [`Fabric::recv`].
+    pub fn recv_bytes(&self, from: u32, tag: u64, into: &mut [u8], timeout: Duration) -> Result<usize, FabricError> {
+        const OP: OpName = "recv";
+        let mut lane = self.lane(OP, from)?;
+        let op = lane.link.recv(tag, Target::Lent(into.len() as u64));
+        let mut lent = Lent::Target(op, into);
+        // Most often it is there, or nearly.
+        match self.poll_locked(from, lane, op, &mut lent) {
+            Poll::Ready(outcome) => self.told(OP, from, outcome),
+            Poll::Pending => self.finish(OP, from, op, timeout, &mut lent),
+        }
+    }
+
+    /// Starts to send a message. The handle owns the memory until the operation has ended.
+    ///
+    /// # Errors
+    /// [`FabricError::NoSuchRank`] and [`FabricError::PeerLost`]; what happens later, the handle tells.
+    pub fn start_send(&self, to: u32, tag: u64, data: &Exposed) -> Result<Operation, FabricError> {
+        const NAME: OpName = "send";
+        let op = self.begin_send(NAME, to, tag, data)?;
+        Ok(self.go_on(NAME, to, op))
+    }
+
+    /// Starts to receive a message.
+    ///
+    /// # Errors
+    /// [`FabricError::NoSuchRank`]; what happens later, the handle tells.
+    pub fn start_recv(&self, from: u32, tag: u64, into: &Exposed) -> Result<Operation, FabricError> {
+        const NAME: OpName = "recv";
+        let op = self.begin_recv(NAME, from, tag, into)?;
+        Ok(self.go_on(NAME, from, op))
+    }
+
+    fn begin_send(&self, name: OpName, to: u32, tag: u64, data: &Exposed) -> Result<OpId, FabricError> {
+        self.check_alive(name, to)?;
+        let mut lane = self.lane(name, to)?;
+        let source = lane.wire.source(data.clone());
+        Ok(lane.link.send(tag, source))
+    }
+
+    fn begin_recv(&self, name: OpName, from: u32, tag: u64, into: &Exposed) -> Result<OpId, FabricError> {
+        let mut lane = self.lane(name, from)?;
+        let target = lane.wire.target(into.clone());
+        Ok(lane.link.recv(tag, target))
+    }
+
+    /// Moves a new operation on as far as it goes at once; the progress thread sees to the rest.
+    fn go_on(&self, name: OpName, rank: u32, op: OpId) -> Operation {
+        let lanes = &self.inner.lanes;
+        if let Some(lane) = lanes.lock(rank) {
+            let (_, lane) = lanes.pump(rank, lane, &mut Lent::Nothing);
+            let done = lane.link.is_done(op);
+            drop(lane);
+            if !done {
+                self.inner.progress.need();
+            }
+        }
+        Operation { fabric: self.clone(), rank, name, op: Some(op) }
+    }
+
+    fn lane(&self, op: OpName, rank: u32) -> Result<MutexGuard<'_, Lane>, FabricError> {
+        self.inner.check_peer(op, rank)?;
+        self.inner.lanes.lock(rank).ok_or(FabricError::NoLink { op, rank })
+    }
+
+    /// A message to a lost rank would be sent for nobody.
+    #[inline]
+    fn check_alive(&self, op: OpName, rank: u32) -> Result<(), FabricError> {
+        match self.inner.lanes.life.loss(rank) {
+            None => Ok(()),
+            Some(cause) => Err(FabricError::PeerLost { rank, link: self.link_kind(), op, cause }),
+        }
+    }
+
+    /// Moves the lane on and looks whether the operation has ended.
+    fn poll_op(&self, rank: u32, op: OpId, lent: &mut Lent<'_>) -> Poll<Result<u64, OpError>> {
+        let lanes = &self.inner.lanes;
+        let lane = lanes.lock(rank).expect("the lane on which the operation was started");
+        self.poll_locked(rank, lane, op, lent)
+    }
+
+    #[inline]
+    fn poll_locked(
+        &self,
+        rank: u32,
+        lane: MutexGuard<'_, Lane>,
+        op: OpId,
+        lent: &mut Lent<'_>,
+    ) -> Poll<Result<u64, OpError>> {
+        let lanes = &self.inner.lanes;
+        let (_, mut lane) = lanes.pump(rank, lane, lent);
+        let outcome = lane.link.poll(op, lent);
+        if outcome.is_ready() && lane.link.has_answers() {
+            // It made room that the peer may wait for.
+            drop(lanes.pump(rank, lane, lent));
+        }
+        outcome
+    }
+
+    /// Waits for an operation's end, and gives it up at the deadline.
+    fn finish(
+        &self,
+        name: OpName,
+        rank: u32,
+        op: OpId,
+        timeout: Duration,
+        lent: &mut Lent<'_>,
+    ) -> Result<usize, FabricError> {
+        let outcome = self.wait(name, &[rank], timeout, || self.poll_op(rank, op, lent));
+        match outcome {
+            Ok(outcome) => self.told(name, rank, outcome),
+            Err(error) => loop {
+                let lanes = &self.inner.lanes;
+                let mut lane = lanes.lock(rank).expect("the lane on which the operation was started");
+                match lane.link.cancel(op) {
+                    Cancel::Released => {
+                        // The peer may have to hear of it.
+                        drop(lanes.pump(rank, lane, &mut Lent::Nothing));
+                        return Err(error);
+                    }
+                    Cancel::Busy => {
+                        lane.link.detach(op);
+                        drop(lanes.pump(rank, lane, &mut Lent::Nothing));
+                        self.inner.progress.need();
+                        return Err(error);
+                    }
+                    // It has ended at the last moment.
+                    Cancel::Finished => match lane.link.poll(op, lent) {
+                        Poll::Ready(Ok(len)) => return Ok(len as usize),
+                        _ => return Err(error),
+                    },
+                    Cancel::Copying => {
+                        drop(lane);
+                        thread::yield_now();
+                    }
+                }
+            },
+        }
+    }
+
+    /// The outcome of an operation in the words of the fabric.
+    fn told(&self, op: OpName, rank: u32, outcome: Result<u64, OpError>) -> Result<usize, FabricError> {
+        let link = self.link_kind();
+        outcome.map(|len| len as usize).map_err(|error| match error {
+            OpError::Truncated { len, room } => FabricError::Truncated { op, rank, link, len, room },
+            OpError::Refused { len } => FabricError::Refused { op, rank, link, len },
+            OpError::Cancelled => FabricError::Cancelled { op, rank, link },
+            OpError::Unreachable => {
+                FabricError::PeerFailed { op, rank, problem: "the sender's memory could not be mapped".into() }
+            }
+            OpError::Left | OpError::Severed => {
+                let cause = self.inner.lanes.life.loss(rank).unwrap_or(Loss::Left);
+                FabricError::PeerLost { rank, link, op, cause }
+            }
+        })
+    }
+}
+
+impl Operation {
+    /// Whether it has ended, and how: the bytes of the message. Moves it on.
+    ///
+    /// # Errors
+    /// As [`Fabric::send`] and [`Fabric::recv`], but without a deadline.
+    ///
+    /// # Panics
+    /// If the outcome was told before.
+    pub fn test(&mut self) -> Option<Result<usize, FabricError>> {
+        let op = self.op.expect("an operation tells its outcome once");
+        match self.fabric.poll_op(self.rank, op, &mut Lent::Nothing) {
+            Poll::Pending => None,
+            Poll::Ready(outcome) => {
+                self.op = None;
+                Some(self.fabric.told(self.name, self.rank, outcome))
+            }
+        }
+    }
+
+    /// Waits for its end. At the deadline it is given up.
+    ///
+    /// # Errors
+    /// As [`Fabric::send`] and [`Fabric::recv`].
+    ///
+    /// # Panics
+    /// If [`Operation::test`] told the outcome before.
+    pub fn wait(mut self, timeout: Duration) -> Result<usize, FabricError> {
+        let op = self.op.take().expect("an operation tells its outcome once");
+        self.fabric.finish(self.name, self.rank, op, timeout, &mut Lent::Nothing)
+    }
+}
+
+impl Drop for Operation {
+    fn drop(&mut self) {
+        if let Some(op) = self.op
+            && let Some(mut lane) = self.fabric.inner.lanes.lock(self.rank)
+        {
+            lane.link.detach(op);
+        }
+    }
+}
+
+impl fmt::Debug for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Operation").field("name", &self.name).field("rank", &self.rank).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,123 @@
+//! The progress thread: it moves messages on while nobody waits.
+//!
+//! A thread that waits moves everything on by itself. Where operations are under way and no thread of the program waits,
+//! a thread of the fabric takes over within a millisecond. It is started by the first operation that may need it, parks on
+//! the rank's doorbell, and parks apart from it while the program waits by itself, so that nobody pays for waking it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use crate::lanes::Lanes;
+
+/// How often it looks whether the program still waits by itself.
+const NAP: Duration = Duration::from_millis(1);
+/// How many naps it takes without anything to do before it parks until it is needed.
+const NAPS: u32 = 20;
+/// The longest park on the doorbell: a bound for a wake-up that got lost with a process.
+const CAP: Duration = Duration::from_millis(50);
+
+pub(crate) struct Progress {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+struct Shared {
+    lanes: Arc<Lanes>,
+    /// Operations may be under way: the thread is awake, or looks again soon.
+    armed: AtomicBool,
+    stop: AtomicBool,
+    gate: Mutex<()>,
+    opened: Condvar,
+}
+
+impl Progress {
+    pub(crate) fn new(lanes: Arc<Lanes>) -> Progress {
+        let (armed, stop) = (AtomicBool::new(false), AtomicBool::new(false));
+        let shared = Shared { lanes, armed, stop, gate: Mutex::new(()), opened: Condvar::new() };
+        Progress { shared: Arc::new(shared), thread: Mutex::new(None) }
+    }
+
+    /// An operation is under way for which nobody may wait.
+    pub(crate) fn need(&self) {
+        if self.shared.armed.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        let gate = self.shared.gate.lock().unwrap_or_else(PoisonError::into_inner);
+        self.shared.armed.store(true, Ordering::Relaxed);
+        drop(gate);
+        self.shared.opened.notify_one();
+        if thread.is_none() {
+            let shared = self.shared.clone();
+            let spawned = thread::Builder::new().name("fulmen-progress".into()).spawn(move || shared.run());
+            match spawned {
+                Ok(handle) => *thread = Some(handle),
+                // Operations then move on whenever the program waits or tests.
+                Err(error) => tracing::warn!(%error, "no progress thread"),
+            }
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::SeqCst);
+        let gate = self.shared.gate.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(gate);
+        self.shared.opened.notify_one();
+        self.shared.lanes.parker.wake();
+        let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            // It owns no handle to the fabric, so that this is never the thread itself. It cannot panic.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn run(&self) {
+        let mut idle = 0;
+        while !self.stop.load(Ordering::SeqCst) {
+            if self.lanes.is_polled() {
+                self.nap(Some(NAP));
+                continue;
+            }
+            let moved = self.lanes.pump_all();
+            if moved {
+                idle = 0;
+                continue;
+            }
+            if self.lanes.unfinished() > 0 {
+                idle = 0;
+                let stop = &self.stop;
+                self.lanes.parker.park(CAP, &mut || self.lanes.pump_all() || stop.load(Ordering::SeqCst));
+                continue;
+            }
+            idle += 1;
+            if idle <= NAPS {
+                self.nap(Some(NAP));
+            } else {
+                idle = 0;
+                self.armed.store(false, Ordering::Relaxed);
+                // Whoever started one before this look at the lanes may have found the thread armed; later ones do not.
+                if self.lanes.unfinished() > 0 {
+                    self.armed.store(true, Ordering::Relaxed);
+                } else {
+                    self.nap(None);
+                }
+            }
+        }
+    }
+
+    /// Parks for a time, or until it is needed.
+    fn nap(&self, time: Option<Duration>) {
+        let gate = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
+        let stopped = || self.stop.load(Ordering::SeqCst);
+        match time {
+            Some(time) => drop(self.opened.wait_timeout_while(gate, time, |()| !stopped())),
+            None => drop(self.opened.wait_while(gate, |()| !self.armed.load(Ordering::Relaxed) && !stopped())),
+        }
+    }
+}

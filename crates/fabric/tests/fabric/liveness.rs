@@ -1,0 +1,260 @@
+//! Real processes that are killed or stopped while others wait for them.
+//!
+//! The test's own process is rank 0. Rank 1 is this binary again, which runs the test [`victim`] alone, in the role that
+//! its environment names.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+use std::task::Poll;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::world::{LONG, options};
+use fulmen_fabric::bootstrap::{Options, Serving};
+use fulmen_fabric::{Coordinator, Fabric, FabricError, JoinConfig, Loss, On, Providers, Secret, Session};
+use fulmen_reach::Node;
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+
+const ROLE: &str = "FULMEN_TEST_ROLE";
+const WORLD: &str = "FULMEN_TEST_WORLD";
+/// Far above the documented 2 s, since this machine may be busy; what was measured is printed.
+const BOUND: Duration = Duration::from_secs(30);
+
+fn join(coordinator: SocketAddr, rank: u32, secret: Secret) -> Fabric {
+    let session = Session::join(&JoinConfig { coordinator, rank, size: 2, secret, deadline: LONG }).unwrap();
+    let providers = Providers { node: Some(Node::open().unwrap()), devices: Vec::new() };
+    Fabric::start(session, options(), providers).unwrap()
+}
+
+/// Rank 1 in a process of its own, which ends with this value, or with the test's process: its standard input closes.
+struct Victim {
+    child: Child,
+    words: BufReader<std::process::ChildStdout>,
+    _coordinator: Serving,
+}
+
+impl Victim {
+    fn start(role: &str) -> (Fabric, Victim) {
+        let secret = Secret::generate().unwrap();
+        let coordinator = Coordinator::bind(([127, 0, 0, 1], 0).into(), 2, secret.clone(), Options::default()).unwrap();
+        let coordinator = coordinator.serve().unwrap();
+        let address = coordinator.local_addr();
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "liveness::victim", "--nocapture", "--test-threads=1"])
+            .env(ROLE, role)
+            .env(WORLD, format!("{address} {}", secret.to_hex()))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let words = BufReader::new(child.stdout.take().unwrap());
+        let mut victim = Victim { child, words, _coordinator: coordinator };
+        let fabric = join(address, 0, secret);
+        victim.hear("ready");
+        (fabric, victim)
+    }
+
+    /// Reads what the victim says until it says this.
+    fn hear(&mut self, word: &str) {
+        let mut line = String::new();
+        loop {
+            line.clear();
+            assert!(self.words.read_line(&mut line).unwrap() > 0, "the victim ended before it said \"{word}\"");
+            if line.trim_end().ends_with(&format!("@{word}")) {
+                return;
+            }
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+}
+
+impl Drop for Victim {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn say(word: &str) {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "@{word}").unwrap();
+    out.flush().unwrap();
+}
+
+/// The other process. As a test of its own it does nothing.
+#[test]
+fn victim() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    thread::spawn(|| {
+        // Nobody is left to end this process.
+        let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        std::process::exit(3);
+    });
+    let world = std::env::var(WORLD).unwrap();
+    let (address, secret) = world.split_once(' ').unwrap();
+    let fabric = join(address.parse().unwrap(), 1, Secret::from_hex(secret).unwrap());
+    match role.as_str() {
+        // It answers each message.
+        "echo" => {
+            say("ready");
+            loop {
+                let mut byte = [0; 1];
+                fabric.recv_bytes(0, 1, &mut byte, LONG).unwrap();
+                fabric.send_bytes(0, 2, &byte, LONG).unwrap();
+            }
+        }
+        // It begins a long message that it cannot finish without the other.
+        "midway" => {
+            say("ready");
+            let _ = fabric.send_bytes(0, 1, &vec![1; 20 << 20], LONG);
+        }
+        "window" => {
+            say("ready");
+            let _window = fabric.window(4096, LONG).unwrap();
+            say("window");
+            park();
+        }
+        _ => say("ready"),
+    }
+    park();
+}
+
+fn park() -> ! {
+    loop {
+        thread::park();
+    }
+}
+
+/// Kills rank 1 while rank 0 is in `wait`, which must end with its loss.
+fn kill_during(role: &str, op: &str, wait: impl FnOnce(&Fabric) -> FabricError) {
+    let (fabric, victim) = Victim::start(role);
+    kill(&fabric, &victim, role, op, || wait(&fabric));
+}
+
+fn kill(fabric: &Fabric, victim: &Victim, role: &str, op: &str, wait: impl FnOnce() -> FabricError) {
+    let (error, took) = thread::scope(|scope| {
+        let killer = scope.spawn(|| {
+            // The wait has most likely begun and is parked by then; the outcome is the same if not.
+            thread::sleep(Duration::from_millis(100));
+            victim.signal(Signal::KILL);
+            Instant::now()
+        });
+        let error = wait();
+        let ended = Instant::now();
+        (error, ended.saturating_duration_since(killer.join().unwrap()))
+    });
+    let text = error.to_string();
+    println!("{role}: {took:?} after the kill: {text}");
+    assert!(matches!(error, FabricError::PeerLost { rank: 1, .. }), "{text}");
+    assert!(text.contains(op) && text.contains("rank 1") && text.contains("shared memory"), "{text}");
+    assert!(took < BOUND, "it took {took:?}");
+    assert!(fabric.loss(1).is_some_and(|loss| loss != Loss::Left), "a kill is no goodbye");
+    // And from now on nothing waits.
+    let again = Instant::now();
+    let error = fabric.recv_bytes(1, 77, &mut [0], LONG).unwrap_err();
+    assert!(matches!(error, FabricError::PeerLost { rank: 1, .. }), "{error}");
+    assert!(again.elapsed() < BOUND);
+}
+
+#[test]
+fn a_kill_ends_a_receive() {
+    kill_during("recv", "recv", |fabric| fabric.recv_bytes(1, 1, &mut [0; 8], LONG).unwrap_err());
+}
+
+#[test]
+fn a_kill_ends_a_receive_into_registered_memory_and_releases_it() {
+    kill_during("recv", "recv", |fabric| {
+        let memory = fabric.alloc(100_000).unwrap().into_exposed();
+        let error = fabric.recv(1, 1, &memory, LONG).unwrap_err();
+        assert!(memory.into_block().is_ok(), "nobody has the memory any more");
+        error
+    });
+}
+
+#[test]
+fn a_kill_ends_a_receive_in_the_middle_of_a_message() {
+    kill_during("midway", "recv", |fabric| {
+        // The other tag's message fills what is kept, and then its sender waits.
+        fabric.recv_bytes(1, 2, &mut [0; 8], LONG).unwrap_err()
+    });
+}
+
+#[test]
+fn a_kill_ends_a_send_by_rendezvous_and_releases_its_memory() {
+    kill_during("send", "send", |fabric| {
+        let memory = fabric.alloc(100_000).unwrap().into_exposed();
+        let error = fabric.send(1, 1, &memory, LONG).unwrap_err();
+        assert!(memory.into_block().is_ok(), "nobody has the memory any more");
+        error
+    });
+}
+
+#[test]
+fn a_kill_ends_a_send_in_frames() {
+    kill_during("send", "send", |fabric| fabric.send_bytes(1, 1, &vec![1; 20 << 20], LONG).unwrap_err());
+}
+
+#[test]
+fn a_kill_ends_the_wait_for_a_handle() {
+    kill_during("recv", "recv", |fabric| {
+        let memory = fabric.alloc(8).unwrap().into_exposed();
+        fabric.start_recv(1, 1, &memory).unwrap().wait(LONG).unwrap_err()
+    });
+}
+
+#[test]
+fn a_kill_ends_a_wait_on_a_window() {
+    let (fabric, mut victim) = Victim::start("window");
+    let window = fabric.window(4096, LONG).unwrap();
+    victim.hear("window");
+    let word = window.peer(1).slice(0..8);
+    let ready = || match word.atomic_u64(0).load(std::sync::atomic::Ordering::Acquire) {
+        0 => Poll::Pending,
+        _ => Poll::Ready(()),
+    };
+    kill(&fabric, &victim, "window", "my_wait", || fabric.wait("my_wait", On::All, LONG, ready).unwrap_err());
+}
+
+#[test]
+fn a_kill_ends_the_making_of_a_window() {
+    let (fabric, victim) = Victim::start("recv");
+    let error = thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(Duration::from_millis(100));
+            victim.signal(Signal::KILL);
+        });
+        fabric.window(4096, LONG).unwrap_err()
+    });
+    let text = error.to_string();
+    assert!(matches!(error, FabricError::Session { op: "window", .. }) && text.contains("rank 1"), "{text}");
+}
+
+#[test]
+fn a_stopped_process_is_not_lost_and_goes_on_when_it_continues() {
+    let (fabric, victim) = Victim::start("echo");
+    let ask = |timeout| {
+        fabric.send_bytes(1, 1, &[42], LONG).unwrap();
+        let mut byte = [0];
+        fabric.recv_bytes(1, 2, &mut byte, timeout).map(|_| byte)
+    };
+    assert_eq!(ask(LONG).unwrap(), [42]);
+    victim.signal(Signal::STOP);
+    // Once the system says so, all of its threads have stopped.
+    let pid = Pid::from_child(&victim.child);
+    let status = waitpid(Some(pid), WaitOptions::UNTRACED).unwrap();
+    assert!(status.is_some_and(|(_, status)| status.stopped()), "{status:?}");
+    let error = ask(Duration::from_secs(1)).unwrap_err();
+    let text = error.to_string();
+    assert!(matches!(&error, FabricError::TimedOut { op: "recv", missing, .. } if *missing == [1]), "{text}");
+    assert!(text.contains("rank 1") && text.contains("shared memory"), "{text}");
+    assert_eq!(fabric.loss(1), None);
+    victim.signal(Signal::CONT);
+    // First the answer to the question that it got while it was stopped.
+    let mut byte = [0];
+    fabric.recv_bytes(1, 2, &mut byte, LONG).unwrap();
+    assert_eq!(ask(LONG).unwrap(), [42]);
+}

@@ -1,0 +1,96 @@
+//! From the environment to a group.
+
+use std::time::Duration;
+
+use fulmen_collectives::{CollectiveError, Group};
+use fulmen_fabric::{
+    Fabric, FabricOptions, JoinError, Launch, LaunchError, OptionsError, Providers, Session, StartError,
+};
+use fulmen_reach::{Node, ReachError};
+
+/// Why a program could not become a rank of a group.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum InitError {
+    /// The environment says nothing sensible about this process's rank.
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+    /// A variable of the environment cannot be understood.
+    #[error(transparent)]
+    Options(#[from] OptionsError),
+    /// The ranks did not meet.
+    #[error(transparent)]
+    Join(#[from] JoinError),
+    /// This process cannot be found by others of the host.
+    #[error("this process cannot share memory with others: {0}")]
+    Node(#[from] ReachError),
+    /// The ranks could not connect.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// The ranks are connected but could not form a group.
+    #[error(transparent)]
+    Group(#[from] CollectiveError),
+}
+
+/// How a group is set up. [`Options::from_env`] reads the environment; ranks must choose alike.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// How ranks are connected, and the deadline of operations.
+    pub fabric: FabricOptions,
+}
+
+impl Options {
+    /// What `FULMEN_TIMEOUT`, `FULMEN_POOL` and `FULMEN_PROFILE` say, and the defaults.
+    ///
+    /// # Errors
+    /// [`InitError::Options`] for a value that means nothing.
+    pub fn from_env() -> Result<Options, InitError> {
+        Ok(Options { fabric: FabricOptions::from_env()? })
+    }
+
+    /// With another deadline for meeting and for operations.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Options {
+        self.fabric.timeout = timeout;
+        self
+    }
+
+    /// With another size of the memory for buffers, in bytes.
+    #[must_use]
+    pub fn pool(mut self, bytes: usize) -> Options {
+        self.fabric.pool = bytes;
+        self
+    }
+
+    /// Meets the other ranks that the environment speaks of, and forms the group. To be called once a process.
+    ///
+    /// Returns within the deadline for each of: meeting, connecting, forming the group.
+    ///
+    /// # Errors
+    /// [`InitError`], which names the variable or the rank that is at fault.
+    pub fn init(self) -> Result<Group, InitError> {
+        let session = Launch::from_env()?.join(self.fabric.timeout)?;
+        self.init_with(session)
+    }
+
+    /// Forms the group of the ranks of a session.
+    ///
+    /// # Errors
+    /// As [`Options::init`].
+    pub fn init_with(self, session: Session) -> Result<Group, InitError> {
+        let node = if self.fabric.windows { Some(Node::open()?) } else { None };
+        let providers = Providers { node, devices: Vec::new() };
+        let fabric = Fabric::start(session, self.fabric, providers)?;
+        tracing::debug!(rank = fabric.rank(), size = fabric.size(), link = %fabric.link_kind(), "joined");
+        Ok(Group::new(fabric)?)
+    }
+}
+
+/// The group of all ranks that this program was started as; of one, if it was started by itself. To be called once a
+/// process.
+///
+/// # Errors
+/// [`InitError`], which names the variable or the rank that is at fault.
+pub fn init() -> Result<Group, InitError> {
+    Options::from_env()?.init()
+}

@@ -1,0 +1,42 @@
+//! A few machines work as one.
+//!
+//! A program is started as several ranks, by `fulmen run -n 4 -- PROGRAM`; each calls [`init`] and gets the [`Group`] of
+//! all of them:
+//!
+//! ```no_run
+//! use fulmen::prelude::*;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let group = fulmen::init()?;
+//! let mut data = group.alloc::<f32>(1024)?; // registered: peers reach it without copies
+//! data.fill(group.rank() as f32);
+//! group.all_reduce(&mut data, ReduceOp::Sum)?; // the same bits on all ranks
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Started by itself, a program is a group of one.
+//!
+//! The environment: `FULMEN_TIMEOUT` (the deadline of operations in seconds, 60 by default), `FULMEN_POOL` (the size of the
+//! memory for buffers, such as `4G`; 1 GiB by default, of which only what is used takes memory), `FULMEN_PROFILE` (the
+//! device profile over which ranks talk instead of shared memory); [`launch`] lists what a launcher sets.
+#![forbid(unsafe_code)]
+
+mod init;
+
+pub use fulmen_collectives::{Buffer, CollectiveError, Complex64, DType, Data, Element, Group, ReduceOp, Unsupported};
+pub use fulmen_fabric::{Fabric, FabricError, FabricOptions, LinkKind, Loss, PollPolicy, launch};
+pub use half::{bf16, f16};
+pub use init::{InitError, Options, init};
+
+/// What most programs need.
+pub mod prelude {
+    pub use crate::{Buffer, CollectiveError, Data, Element, Group, ReduceOp};
+}
+
+/// The pieces that [`init`] puts together, for programs that meet in another way.
+pub mod parts {
+    pub use fulmen_fabric as fabric;
+    pub use fulmen_memory as memory;
+    pub use fulmen_reach as reach;
+}

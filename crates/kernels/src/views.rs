@@ -1,0 +1,298 @@
+//! Reductions and copies over any mixture of plain and exposed memory, with the elements' type as a value.
+
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use fulmen_memory::Exposed;
+
+use crate::reduce::{ReduceError, reduce_raw_with, with_pointers};
+use crate::{DType, Element, ReduceOp, Stores, stores};
+
+/// Plain memory that is written as bytes whatever its elements' type: a `bool` in it never becomes anything but true or
+/// false.
+#[derive(Debug)]
+pub struct ValuesMut<'a> {
+    start: *mut u8,
+    len: usize,
+    /// The elements are `bool`, for which not every byte is a value.
+    bools: bool,
+    borrow: PhantomData<&'a mut [u8]>,
+}
+
+impl<'a> ValuesMut<'a> {
+    /// The memory of `elements`.
+    pub fn new<T: Element>(elements: &'a mut [T]) -> ValuesMut<'a> {
+        let len = size_of_val(elements);
+        ValuesMut { start: elements.as_mut_ptr().cast(), len, bools: T::DTYPE == DType::Bool, borrow: PhantomData }
+    }
+
+    /// Its length in bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// What it holds.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: elements have no padding, and the memory is borrowed as long as `self` is.
+        unsafe { std::slice::from_raw_parts(self.start, self.len) }
+    }
+
+    /// Its bytes, to be written; `None` if its elements are `bool`.
+    #[must_use]
+    pub fn bytes_mut(&mut self) -> Option<&mut [u8]> {
+        // SAFETY: the memory is borrowed exclusively, and any byte is a part of a value, since there are no bools.
+        (!self.bools).then(|| unsafe { std::slice::from_raw_parts_mut(self.start, self.len) })
+    }
+
+    /// A part of it, in bytes.
+    ///
+    /// # Panics
+    /// If the range does not lie inside.
+    #[must_use]
+    #[track_caller]
+    pub fn part(&mut self, range: Range<usize>) -> ValuesMut<'_> {
+        assert!(range.start <= range.end && range.end <= self.len, "{range:?} does not lie in {} bytes", self.len);
+        let start = self.start.wrapping_add(range.start);
+        ValuesMut { start, len: range.end - range.start, bools: self.bools, borrow: PhantomData }
+    }
+
+    /// Copies from plain memory of the same length.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    #[track_caller]
+    pub fn copy_from(&mut self, from: &[u8], stores: Stores) {
+        assert_eq!(from.len(), self.len, "a copy between different lengths");
+        // SAFETY: both have `len` bytes; a slice does not overlap what is borrowed exclusively.
+        unsafe { self.fill_from(from.as_ptr(), stores) }
+    }
+
+    /// Copies from exposed memory, from offset `at`, as many bytes as this has.
+    ///
+    /// # Panics
+    /// If they do not lie inside.
+    #[track_caller]
+    pub fn copy_out(&mut self, from: &Exposed, at: usize, stores: Stores) {
+        check(from, at, self.len);
+        // SAFETY: the source lies inside a mapping that its handle keeps; exposed memory has no references.
+        unsafe { self.fill_from(from.as_ptr().add(at), stores) }
+    }
+
+    /// # Safety
+    /// `from` may be read for `len` bytes and does not overlap this memory.
+    unsafe fn fill_from(&mut self, from: *const u8, stores: Stores) {
+        // SAFETY: the caller's promise, and this memory is borrowed exclusively. Every byte is a part of a value, except
+        // for bools, where the reduction of one source stores 0 or 1 only.
+        unsafe {
+            if self.bools {
+                reduce_raw_with(ReduceOp::Max, DType::Bool, self.start, &[from], self.len, stores);
+            } else {
+                stores::copy(from, self.start, self.len, stores);
+            }
+        }
+    }
+}
+
+/// What a reduction into other memory reads: as many bytes as its target has.
+#[derive(Clone, Copy, Debug)]
+pub enum Source<'a> {
+    /// Plain memory of just that length.
+    Plain(&'a [u8]),
+    /// Exposed memory, from a byte offset on.
+    Exposed(&'a Exposed, usize),
+    /// What the target itself holds.
+    Target,
+}
+
+/// `target[i] = sources[0][i] op sources[1][i] op …` into plain memory; see the crate's bit rules.
+///
+/// # Panics
+/// If the elements of `target` are `bool` and `dtype` is not.
+#[track_caller]
+pub fn reduce_to_plain(
+    op: ReduceOp,
+    dtype: DType,
+    target: &mut ValuesMut<'_>,
+    sources: &[Source<'_>],
+    stores: Stores,
+) -> Result<(), ReduceError> {
+    assert!(!target.bools || dtype == DType::Bool, "memory of bools takes no {dtype}");
+    let (to, bytes) = (target.start, target.len);
+    // SAFETY: the target is borrowed exclusively, so it overlaps no slice and no exposed memory; any bytes are values of
+    // its elements, or the reduction stores bools.
+    unsafe { reduce_to(op, dtype, to, bytes, sources, stores, |_, _| Ok(())) }
+}
+
+/// [`reduce_to_plain`] into a range of exposed memory. A source may be the same bytes, or must not overlap them; what is
+/// the same memory is told by addresses, as by [`reduce`](crate::reduce).
+///
+/// # Panics
+/// If the range does not lie inside.
+#[track_caller]
+pub fn reduce_to_exposed(
+    op: ReduceOp,
+    dtype: DType,
+    target: &Exposed,
+    range: Range<usize>,
+    sources: &[Source<'_>],
+    stores: Stores,
+) -> Result<(), ReduceError> {
+    let bytes = range.end.checked_sub(range.start).expect("a range starts before its end");
+    check(target, range.start, bytes);
+    if !target.region().is_writable() {
+        return Err(ReduceError::ReadOnly);
+    }
+    let to = target.as_ptr().wrapping_add(range.start);
+    let apart = |source_index, from: *const u8| {
+        let distance = from.addr().abs_diff(to.addr());
+        if distance != 0 && distance < bytes { Err(ReduceError::Overlap { source_index }) } else { Ok(()) }
+    };
+    // SAFETY: the target lies inside a writable mapping that its handle keeps and has no references; `apart` sees to it
+    // that each source is the same memory or apart from it.
+    unsafe { reduce_to(op, dtype, to, bytes, sources, stores, apart) }
+}
+
+/// # Safety
+/// `to` may be written for `bytes` bytes of `dtype` and overlaps no plain source, and no exposed source that `apart`
+/// lets pass, except for being the same.
+unsafe fn reduce_to(
+    op: ReduceOp,
+    dtype: DType,
+    to: *mut u8,
+    bytes: usize,
+    sources: &[Source<'_>],
+    stores: Stores,
+    apart: impl Fn(usize, *const u8) -> Result<(), ReduceError>,
+) -> Result<(), ReduceError> {
+    op.supports(dtype)?;
+    if !bytes.is_multiple_of(dtype.size()) {
+        return Err(ReduceError::PartialElement { bytes, dtype });
+    }
+    for (source_index, source) in sources.iter().enumerate() {
+        let length = |source_bytes| ReduceError::Length { source_index, source_bytes, output_bytes: bytes };
+        match source {
+            Source::Plain(source) if source.len() != bytes => return Err(length(source.len())),
+            Source::Exposed(source, at) => {
+                if at.checked_add(bytes).is_none_or(|end| end > source.len()) {
+                    return Err(length(source.len().saturating_sub(*at)));
+                }
+                apart(source_index, source.as_ptr().wrapping_add(*at))?;
+            }
+            _ => {}
+        }
+    }
+    with_pointers(
+        sources,
+        |source| match source {
+            Source::Plain(source) => source.as_ptr(),
+            Source::Exposed(source, at) => source.as_ptr().wrapping_add(*at).cast_const(),
+            Source::Target => to.cast_const(),
+        },
+        // SAFETY: all sources have `bytes` bytes, as just checked; the rest is the caller's promise.
+        |pointers| unsafe { reduce_raw_with(op, dtype, to, pointers, bytes / dtype.size(), stores) },
+    )
+}
+
+/// The elements that `bytes` hold, one after the other, into `elements`.
+///
+/// # Panics
+/// If the lengths in bytes differ.
+#[track_caller]
+pub fn copy_from_bytes<T: Element>(bytes: &[u8], elements: &mut [T]) {
+    ValuesMut::new(elements).copy_from(bytes, Stores::Cached);
+}
+
+#[track_caller]
+fn check(memory: &Exposed, at: usize, bytes: usize) {
+    let inside = at.checked_add(bytes).is_some_and(|end| end <= memory.len());
+    assert!(inside, "{bytes} bytes at {at} do not lie in exposed memory of {} bytes", memory.len());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::as_bytes;
+    use fulmen_memory::Region;
+
+    fn memory(len: usize) -> Exposed {
+        Region::alloc(len).expect("a small region").expose().expect("no pool has it")
+    }
+
+    #[test]
+    fn every_mixture_of_sources_gives_the_same() {
+        let (a, b, c) = ([1.5f32, 2.0], [10.0f32, 20.0], [-3.0f32, 7.0]);
+        let exposed = memory(64);
+        exposed.write(5, as_bytes(&b));
+        for stores in [Stores::Cached, Stores::Streaming] {
+            let mut plain = c;
+            let sources = [Source::Plain(as_bytes(&a)), Source::Exposed(&exposed, 5), Source::Target];
+            reduce_to_plain(ReduceOp::Sum, DType::F32, &mut ValuesMut::new(&mut plain), &sources, stores).unwrap();
+            assert_eq!(plain, [8.5, 29.0]);
+            let target = memory(64);
+            target.write(3, as_bytes(&c));
+            reduce_to_exposed(ReduceOp::Sum, DType::F32, &target, 3..11, &sources, stores).unwrap();
+            let mut sums = [0f32; 2];
+            ValuesMut::new(&mut sums).copy_out(&target, 3, stores);
+            assert_eq!(sums, [8.5, 29.0]);
+        }
+    }
+
+    #[test]
+    fn lengths_and_overlaps_are_refused() {
+        let exposed = memory(64);
+        let mut plain = [0u8; 8];
+        let mut reduce = |sources: &[Source]| {
+            reduce_to_plain(ReduceOp::Sum, DType::U8, &mut ValuesMut::new(&mut plain), sources, Stores::Cached)
+        };
+        let length = |source_bytes| Err(ReduceError::Length { source_index: 0, source_bytes, output_bytes: 8 });
+        assert_eq!(reduce(&[Source::Plain(&[0; 7])]), length(7));
+        assert_eq!(reduce(&[Source::Exposed(&exposed, exposed.len() - 7)]), length(7));
+        assert_eq!(reduce(&[Source::Exposed(&exposed, usize::MAX)]), length(0));
+        assert_eq!(reduce(&[Source::Exposed(&exposed, exposed.len() - 8)]), Ok(()));
+        assert_eq!(reduce(&[]), Err(ReduceError::NoSources));
+        let within = |at| {
+            let sources = [Source::Exposed(&exposed, at)];
+            reduce_to_exposed(ReduceOp::Sum, DType::U8, &exposed, 8..16, &sources, Stores::Cached)
+        };
+        assert_eq!(within(9), Err(ReduceError::Overlap { source_index: 0 }));
+        assert_eq!(within(1), Err(ReduceError::Overlap { source_index: 0 }));
+        assert_eq!((within(0), within(8), within(16)), (Ok(()), Ok(()), Ok(())));
+    }
+
+    #[test]
+    fn memory_of_bools_holds_bools_only() {
+        let bytes: Vec<u8> = (0..=255).collect();
+        let exposed = memory(256);
+        exposed.write(0, &bytes);
+        let mut bools = [false; 256];
+        let ones = |bools: &[bool; 256]| as_bytes(bools).iter().filter(|byte| **byte == 1).count();
+        let mut values = ValuesMut::new(&mut bools);
+        assert!(values.bytes_mut().is_none());
+        values.copy_from(&bytes, Stores::Cached);
+        assert_eq!((ones(&bools), bools[0]), (255, false));
+        bools.fill(false);
+        ValuesMut::new(&mut bools).part(1..256).copy_out(&exposed, 1, Stores::Cached);
+        assert_eq!((ones(&bools), bools[0]), (255, false));
+    }
+
+    #[test]
+    #[should_panic = "takes no u8"]
+    fn memory_of_bools_takes_no_bytes() {
+        let mut bools = [false; 2];
+        let _ = reduce_to_plain(
+            ReduceOp::Sum,
+            DType::U8,
+            &mut ValuesMut::new(&mut bools),
+            &[Source::Plain(&[2, 2])],
+            Stores::Cached,
+        );
+    }
+}

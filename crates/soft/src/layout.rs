@@ -1,0 +1,109 @@
+//! Where the words of shared memory lie, in bytes. Each word has one writer.
+//!
+//! A device shares one *directory*, written by its own process alone: the queue pairs that can be connected to, and the
+//! registrations that peers may reach. A queue pair shares one *wire*, which it writes and its peer reads: the ring of
+//! outgoing messages, and words that acknowledge the incoming ones. Nothing in them is trusted: a word is read once,
+//! checked, and then used.
+
+use fulmen_reach::ring::Layout;
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
+/// The first word of every directory: "FLMSOFT" and the version of the layout.
+pub(crate) const DIRECTORY_MAGIC: u64 = u64::from_be_bytes(*b"FLMSOFT\x01");
+/// The first word of every wire.
+pub(crate) const WIRE_MAGIC: u64 = u64::from_be_bytes(*b"FLMWIRE\x01");
+
+/// Words of a directory.
+pub(crate) mod directory {
+    use super::LINE;
+
+    pub(crate) const MAGIC: usize = 0;
+    pub(crate) const PROFILE: usize = 8;
+    /// 1 while the device's thread sleeps and wants the doorbell rung for whatever arrives.
+    pub(crate) const ASLEEP: usize = LINE;
+    pub(crate) const DOORBELL: usize = 2 * LINE;
+    /// Counts the registrations that ended, so that peers unmap what they no longer need.
+    pub(crate) const REVOKED: usize = 4 * LINE;
+
+    pub(crate) const PAIRS: usize = 4096;
+    pub(crate) const PAIR_SLOTS: usize = 1024;
+    pub(crate) const PAIR_SIZE: usize = 32;
+    /// The queue pair's number; 0 while the entry is empty or being changed.
+    pub(crate) const PAIR_NUMBER: usize = 0;
+    pub(crate) const PAIR_WIRE: usize = 8;
+    pub(crate) const PAIR_INCARNATION: usize = 16;
+
+    pub(crate) const KEYS: usize = PAIRS + PAIR_SLOTS * PAIR_SIZE;
+    pub(crate) const KEY_SLOTS: usize = 1 << 15;
+    pub(crate) const KEY_SIZE: usize = LINE;
+    /// The key; 0 while the entry is empty. Keys are never used twice, so that a reader who finds the same key before
+    /// and after has read one registration.
+    pub(crate) const KEY: usize = 0;
+    pub(crate) const KEY_SHARE: usize = 8;
+    pub(crate) const KEY_OFFSET: usize = 16;
+    pub(crate) const KEY_LEN: usize = 24;
+    pub(crate) const KEY_ADDR: usize = 32;
+    pub(crate) const KEY_ACCESS: usize = 40;
+    pub(crate) const KEY_DOMAIN: usize = 48;
+
+    pub(crate) const SIZE: usize = KEYS + KEY_SLOTS * KEY_SIZE;
+}
+
+/// Words of a wire.
+pub(crate) mod wire {
+    use super::{LINE, RING};
+
+    pub(crate) const MAGIC: usize = 0;
+    /// A random number that no other wire has.
+    pub(crate) const INCARNATION: usize = 8;
+    pub(crate) const NUMBER: usize = 16;
+    pub(crate) const KIND: usize = 24;
+
+    /// The queue pair's state: [`super::state`].
+    pub(crate) const STATE: usize = 2 * LINE;
+    /// The incarnation of the wire that this queue pair receives from.
+    pub(crate) const PARTNER: usize = 2 * LINE + 8;
+    /// How long a peer waits when no RECV is posted, in nanoseconds.
+    pub(crate) const NOT_READY_NS: usize = 2 * LINE + 16;
+    /// What peers may do through this queue pair: bits of `Access`.
+    pub(crate) const ACCESS: usize = 2 * LINE + 24;
+    /// The number of the protection domain in its process.
+    pub(crate) const DOMAIN: usize = 2 * LINE + 32;
+
+    /// How many incoming messages were taken.
+    pub(crate) const ACKED: usize = 4 * LINE;
+    /// One more than the number of the incoming message that found no RECV.
+    pub(crate) const STALLED: usize = 4 * LINE + 8;
+    /// The incoming message that was refused, and why: one more than its number in the upper 56 bits, the completion
+    /// status for its sender in the lower 8.
+    pub(crate) const REFUSED: usize = 4 * LINE + 16;
+
+    /// The key of the peer's registration that this side works on at the moment.
+    pub(crate) const WORKING_ON: usize = 6 * LINE;
+
+    pub(crate) const RING_AT: usize = 8 * LINE;
+    pub(crate) const SIZE: usize = RING_AT + RING.size();
+}
+
+/// The ring of a wire.
+pub(crate) const RING: Layout = Layout::new(256 << 10);
+
+/// Messages up to this many bytes travel in the ring, so that the sender's memory is read and written once more but
+/// never mapped by the receiver; longer ones are copied once, by the receiver, out of the sender's region.
+pub(crate) const EAGER: usize = 2048;
+
+/// Messages from memory that cannot be shared travel through the ring in parts of this many bytes.
+pub(crate) const PART: usize = 32 << 10;
+
+/// Pieces of one request.
+pub(crate) const MAX_PIECES: usize = 16;
+
+/// States of a queue pair as its wire tells them; zero before it is connected.
+pub(crate) mod state {
+    /// RTR, RTS or SQD.
+    pub(crate) const CONNECTED: u64 = 1;
+    /// In error, reset or destroyed: whatever the queue pair had posted is void, and its memory is used otherwise.
+    pub(crate) const GONE: u64 = 2;
+}

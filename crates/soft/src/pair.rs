@@ -1,0 +1,398 @@
+//! Queue pairs: their states, and what keeps them going.
+
+mod across;
+mod message;
+mod post;
+mod receive;
+mod send;
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use fulmen_reach::ring::Consumer;
+use fulmen_verbs::{
+    Access, Claim, Completion, CompletionOpcode, CompletionStatus, Path, PostError, QueuePair, QueuePairInit,
+    QueuePairKind, QueuePairLimits, QueuePairState, RecvRequest, SendRequest, Transition, VerbsError,
+};
+
+use crate::Profile;
+use crate::completion::Queue;
+use crate::device::{lock, pair_slot};
+use crate::directory::SharedPair;
+use crate::domain::Domain;
+use crate::remote::Remote;
+use crate::wire::{Cause, OwnWire, PeerWire};
+use send::{Send, Timers};
+
+/// How long connecting to a peer may take, in RTR. A peer that takes longer is stopped.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Idle looks at a queue pair between two looks at the clock.
+const LOOKS_PER_CLOCK: u32 = 16;
+
+pub(crate) struct Pair {
+    pub(crate) domain: Arc<Domain>,
+    number: u32,
+    kind: QueuePairKind,
+    limits: QueuePairLimits,
+    signal_all: bool,
+    send_queue: Arc<Queue>,
+    recv_queue: Arc<Queue>,
+    inner: Mutex<Inner>,
+    _claim: Claim,
+}
+
+/// What changes. The lock is this process's own.
+struct Inner {
+    state: QueuePairState,
+    access: Access,
+    wire: OwnWire,
+    link: Option<Link>,
+    /// Requests that were posted and have not completed, oldest first.
+    sends: VecDeque<Send>,
+    /// How many of them were begun, from the front.
+    begun: usize,
+    /// In SQD: how many of them, from the front, may still go out.
+    draining: usize,
+    send_used: u64,
+    /// The front one failed: nothing more goes out.
+    broken: bool,
+    recvs: VecDeque<Recv>,
+    recv_used: u64,
+    /// Messages that were put into the ring.
+    sent: u64,
+    /// Messages that were taken out of the peer's ring.
+    taken: u64,
+    /// Bytes of the front RECV that the parts of a message have filled.
+    filled: u32,
+    /// The message that is coming in parts found no RECV, and is lost.
+    dropping: bool,
+    /// The incoming message that was last said to have found no RECV.
+    stalled: Option<u64>,
+    timers: Timers,
+    looks: u32,
+}
+
+/// A receive request.
+struct Recv {
+    request: RecvRequest,
+    depth: u64,
+}
+
+/// What a connected queue pair has of its peer.
+struct Link {
+    remote: Arc<Remote>,
+    wire: PeerWire,
+    ring: Consumer,
+}
+
+/// What driving a queue pair gave.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Driven {
+    pub(crate) worked: bool,
+    /// When there is something to do even if the peer does nothing.
+    pub(crate) next: Option<Instant>,
+}
+
+impl Pair {
+    pub(crate) fn new(
+        domain: &Arc<Domain>,
+        init: &QueuePairInit,
+        send_queue: Arc<Queue>,
+        recv_queue: Arc<Queue>,
+    ) -> Result<Arc<Pair>, VerbsError> {
+        let device = &domain.device;
+        let claim = device.budgets.queue_pairs.take()?;
+        let Some(number) = device.take_slot() else {
+            let limit = device.info.limits.queue_pairs.into();
+            let (device, what) = (device.info.name.clone(), "queue pairs");
+            return Err(VerbsError::Limit { device, what, asked: limit + 1, limit });
+        };
+        let wire = match OwnWire::new(&device.node, number, init.kind) {
+            Ok(wire) => wire,
+            Err(cause) => {
+                device.give_slot_back(number);
+                return Err(device.system("create_qp", &cause));
+            }
+        };
+        device.directory.set_pair(pair_slot(number), number, SharedPair::of(&wire));
+        let limits = QueuePairLimits {
+            send_depth: init.limits.send_depth.max(1),
+            recv_depth: init.limits.recv_depth.max(1),
+            send_pieces: init.limits.send_pieces.max(1),
+            recv_pieces: init.limits.recv_pieces.max(1),
+            inline_bytes: init.limits.inline_bytes,
+        };
+        let inner = Inner {
+            state: QueuePairState::Reset,
+            access: Access::empty(),
+            wire,
+            link: None,
+            sends: VecDeque::with_capacity(limits.send_depth as usize),
+            begun: 0,
+            draining: 0,
+            send_used: 0,
+            broken: false,
+            recvs: VecDeque::with_capacity(limits.recv_depth as usize),
+            recv_used: 0,
+            sent: 0,
+            taken: 0,
+            filled: 0,
+            dropping: false,
+            stalled: None,
+            timers: Timers::default(),
+            looks: 0,
+        };
+        let pair = Arc::new(Pair {
+            domain: domain.clone(),
+            number,
+            kind: init.kind,
+            limits,
+            signal_all: init.signal_all,
+            send_queue,
+            recv_queue,
+            inner: Mutex::new(inner),
+            _claim: claim,
+        });
+        pair.send_queue.attach(&pair);
+        pair.recv_queue.attach(&pair);
+        device.add_pair(&pair);
+        Ok(pair)
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        lock(&self.inner)
+    }
+
+    fn profile(&self) -> Profile {
+        self.domain.device.profile
+    }
+
+    fn is_reliable(&self) -> bool {
+        self.kind == QueuePairKind::Rc
+    }
+
+    /// Whether messages wait for a RECV for ever, and nobody tells of a dead peer.
+    fn holds(&self) -> bool {
+        self.profile() == Profile::Thunderbolt
+    }
+
+    /// Does whatever can be done now. `clock`: also what depends on time.
+    pub(crate) fn drive(&self, clock: bool) -> Driven {
+        let mut inner = self.inner();
+        let inner = &mut *inner;
+        if inner.link.is_none() {
+            return Driven::default();
+        }
+        let mut worked = self.receive(inner);
+        if !inner.sends.is_empty() {
+            worked |= self.advance(inner);
+            inner.looks = if worked { 0 } else { inner.looks + 1 };
+            if (clock || inner.looks.is_multiple_of(LOOKS_PER_CLOCK)) && !inner.sends.is_empty() {
+                let next = self.look_at_clock(inner);
+                return Driven { worked, next };
+            }
+        }
+        Driven { worked, next: None }
+    }
+
+    pub(crate) fn peer_works_on(&self, key: u32) -> bool {
+        let inner = self.inner();
+        inner.link.as_ref().is_some_and(|link| link.remote.is_alive() && link.wire.works_on(key))
+    }
+
+    fn complete_send(&self, wr_id: u64, status: CompletionStatus, opcode: CompletionOpcode, byte_len: u32) {
+        let completion = Completion { wr_id, status, opcode, byte_len, imm: None, qp_num: self.number };
+        self.send_queue.push(completion, false);
+    }
+
+    fn complete_recv(&self, wr_id: u64, status: CompletionStatus) {
+        let completion =
+            Completion { wr_id, status, opcode: CompletionOpcode::Recv, byte_len: 0, imm: None, qp_num: self.number };
+        self.recv_queue.push(completion, false);
+    }
+
+    /// Moves to the error state and flushes both queues.
+    fn break_off(&self, inner: &mut Inner) {
+        inner.state = QueuePairState::Error;
+        // First the peer is told that nothing of this side's memory may be read any more, then the memory goes.
+        inner.wire.void();
+        self.unlink(inner);
+        for send in inner.sends.drain(..) {
+            self.complete_send(send.wr_id, CompletionStatus::Flushed, send.opcode(), 0);
+        }
+        for recv in inner.recvs.drain(..) {
+            self.complete_recv(recv.request.wr_id, CompletionStatus::Flushed);
+        }
+        inner.forget();
+    }
+
+    /// Lets go of the peer, which was told.
+    fn unlink(&self, inner: &mut Inner) {
+        if let Some(link) = inner.link.take() {
+            link.remote.wake();
+            // It may be in the middle of a WRITE, for which the end of the registration has to wait.
+            self.domain.device.linger(link.remote, link.wire);
+        }
+    }
+
+    /// Takes a new wire, so that nothing of the old connection is mistaken for the next one's.
+    fn reset(&self, inner: &mut Inner) -> Result<(), VerbsError> {
+        let device = &self.domain.device;
+        let wire = OwnWire::new(&device.node, self.number, self.kind);
+        let wire = wire.map_err(|cause| device.system("modify to RESET", &cause))?;
+        device.directory.set_pair(pair_slot(self.number), self.number, SharedPair::of(&wire));
+        inner.wire.void();
+        inner.wire = wire;
+        self.unlink(inner);
+        inner.sends.clear();
+        inner.recvs.clear();
+        inner.forget();
+        inner.state = QueuePairState::Reset;
+        Ok(())
+    }
+
+    fn connect(&self, path: &Path) -> Result<Link, VerbsError> {
+        let open = || -> Result<Link, Cause> {
+            let number = path.remote_qp;
+            let remote = self.domain.device.remote(path.remote_gid, number, CONNECT_PATIENCE)?;
+            let Some(pair) = remote.directory.pair(pair_slot(number), number) else {
+                return Err(format!("it has no queue pair {number}").into());
+            };
+            let region = remote.peer.map(pair.wire, CONNECT_PATIENCE)?;
+            let (wire, ring) = PeerWire::open(&region, number, self.kind, pair.incarnation)?;
+            Ok(Link { remote, wire, ring })
+        };
+        open().map_err(|cause| VerbsError::Unreachable {
+            qp_num: self.number,
+            peer: path.remote_gid.to_string(),
+            cause: cause.to_string(),
+        })
+    }
+
+    fn check_path(&self, path: &Path) -> Result<(), VerbsError> {
+        if path.local_gid_index != 0 {
+            let problem = format!("index {} is empty: the device's only GID has index 0", path.local_gid_index);
+            return Err(VerbsError::Invalid { what: "GID", problem });
+        }
+        if path.remote_qp >= 1 << 24 {
+            let problem = format!("{:#x} has more than 24 bits", path.remote_qp);
+            return Err(VerbsError::Invalid { what: "remote queue pair", problem });
+        }
+        Ok(())
+    }
+
+    fn change(&self, transition: &Transition) -> Result<(), VerbsError> {
+        let device = &self.domain.device;
+        let check = |inner: &Inner| device.info.check_transition(self.number, inner.state, transition);
+        // Connecting waits for another process, and is done without the lock for that reason.
+        let mut link = None;
+        if let Transition::ReadyToReceive { path, .. } = transition {
+            check(&self.inner())?;
+            self.check_path(path)?;
+            link = Some(self.connect(path)?);
+        }
+        let mut inner = self.inner();
+        let inner = &mut *inner;
+        check(inner)?;
+        match *transition {
+            Transition::Reset => self.reset(inner)?,
+            Transition::Init { access, .. } => {
+                inner.access = access;
+                inner.wire.set_rights(access, self.domain.number);
+                inner.state = QueuePairState::Init;
+            }
+            Transition::ReadyToReceive { min_rnr_timer, .. } => {
+                let Some(new) = link else { unreachable!("connected above") };
+                let nanoseconds = min_rnr_timer.duration().as_nanos() as u64;
+                inner.wire.connect(new.wire.incarnation, nanoseconds);
+                inner.state = QueuePairState::ReadyToReceive;
+                // The peer may have sent already, and waits.
+                new.remote.wake();
+                inner.link = Some(new);
+            }
+            Transition::ReadyToSend { timeout, retries, rnr_retries, .. } => {
+                if inner.state != QueuePairState::ReadyToReceive || self.is_reliable() {
+                    inner.timers.set(timeout, retries, rnr_retries);
+                }
+                inner.state = QueuePairState::ReadyToSend;
+                self.advance(inner);
+            }
+            Transition::SendDrain => {
+                if inner.state == QueuePairState::ReadyToSend {
+                    inner.draining = inner.sends.len();
+                }
+                inner.state = QueuePairState::SendDrain;
+            }
+            Transition::Error => self.break_off(inner),
+        }
+        Ok(())
+    }
+}
+
+impl Inner {
+    /// Forgets the connection's counts.
+    fn forget(&mut self) {
+        (self.begun, self.draining, self.send_used, self.recv_used) = (0, 0, 0, 0);
+        (self.sent, self.taken, self.filled) = (0, 0, 0);
+        (self.broken, self.dropping, self.stalled) = (false, false, None);
+        self.timers = Timers::default();
+    }
+}
+
+impl SharedPair {
+    fn of(wire: &OwnWire) -> SharedPair {
+        SharedPair { wire: wire.share(), incarnation: wire.incarnation }
+    }
+}
+
+/// What users hold of a queue pair. Dropping it destroys the queue pair.
+pub(crate) struct PairHandle(pub(crate) Arc<Pair>);
+
+impl QueuePair for PairHandle {
+    fn qp_num(&self) -> u32 {
+        self.0.number
+    }
+
+    fn state(&self) -> QueuePairState {
+        self.0.inner().state
+    }
+
+    fn limits(&self) -> QueuePairLimits {
+        self.0.limits
+    }
+
+    fn modify(&self, transition: &Transition) -> Result<(), VerbsError> {
+        self.0.change(transition)
+    }
+
+    fn post_send(&self, requests: &[SendRequest]) -> Result<(), PostError> {
+        self.0.post_sends(requests)
+    }
+
+    fn post_recv(&self, requests: &[RecvRequest]) -> Result<(), PostError> {
+        self.0.post_recvs(requests)
+    }
+}
+
+impl Drop for PairHandle {
+    fn drop(&mut self) {
+        let pair = &self.0;
+        let device = &pair.domain.device;
+        device.directory.clear_pair(pair_slot(pair.number));
+        {
+            let mut inner = pair.inner();
+            // The peer learns first that nothing may be read any more; the memory goes after that.
+            inner.wire.void();
+            inner.state = QueuePairState::Reset;
+            pair.unlink(&mut inner);
+            inner.sends.clear();
+            inner.recvs.clear();
+        }
+        pair.send_queue.detach(pair);
+        pair.recv_queue.detach(pair);
+        device.remove_pair(pair);
+        device.give_slot_back(pair.number);
+    }
+}

@@ -1,0 +1,170 @@
+//! WRITE, READ and atomics: done here, on the target's mapped memory.
+
+use std::ops::Range;
+use std::sync::atomic::{Ordering, fence};
+
+use fulmen_memory::Exposed;
+use fulmen_verbs::{Access, CompletionStatus, RemoteAddr, SendOp};
+
+use super::message::HEADER;
+use super::send::{Begun, Send, Stage, each_piece};
+use super::{Inner, Link, Pair};
+use crate::directory::SharedKey;
+use crate::remote::Lookup;
+
+/// Programs wait for the last bytes of a WRITE to change, so that they are written last.
+const LAST: usize = 8;
+
+/// Why a peer's memory is not reached.
+enum Unreached {
+    /// The region is being mapped.
+    Later,
+    Refused(CompletionStatus),
+}
+
+impl Pair {
+    /// Does the next request, which reaches into the peer's memory.
+    pub(super) fn reach_across(&self, inner: &mut Inner) -> Begun {
+        let (remote, remote_access, local_access, announced) = match inner.sends[inner.begun].op {
+            SendOp::Send { .. } => unreachable!("a SEND reaches nowhere"),
+            SendOp::Write { remote, imm } => (remote, Access::REMOTE_WRITE, Access::empty(), imm.is_some()),
+            SendOp::Read { remote } => (remote, Access::REMOTE_READ, Access::LOCAL_WRITE, false),
+            SendOp::FetchAdd { remote, .. } | SendOp::CompareSwap { remote, .. } => {
+                (remote, Access::REMOTE_ATOMIC, Access::LOCAL_WRITE, false)
+            }
+        };
+        // Room for the announcement comes first: the bytes are written once.
+        if announced {
+            match inner.wire.ring.reserve(HEADER) {
+                Ok(Some(_)) => {}
+                Ok(None) => return Begun::Blocked,
+                Err(_) => return Begun::As(Stage::Failed(CompletionStatus::RemoteOperation)),
+            }
+        }
+        let send = &inner.sends[inner.begun];
+        if !send.inline && self.places(&send.pieces, local_access).is_none() {
+            return Begun::As(Stage::Failed(CompletionStatus::LocalProtection));
+        }
+        if remote_access == Access::REMOTE_ATOMIC && !remote.addr.is_multiple_of(8) {
+            return Begun::As(Stage::Failed(CompletionStatus::RemoteInvalidRequest));
+        }
+        if send.bytes > 0 {
+            let Some(link) = &inner.link else { return Begun::Blocked };
+            match self.reach(link, remote, send.bytes as usize, remote_access) {
+                Ok((memory, at, shared)) => {
+                    inner.wire.work_on(shared.key);
+                    // Its owner ends it by taking it out of the table, and waits for those who say that they work.
+                    let valid = link.remote.directory.key(shared.key) == Some(shared);
+                    let listens = link.wire.takes(inner.wire.incarnation);
+                    if valid && listens {
+                        transfer(send, &memory, at);
+                    }
+                    inner.wire.work_done();
+                    if !listens {
+                        // The clock tells what becomes of it.
+                        return Begun::Blocked;
+                    }
+                    if !valid {
+                        return self.refused(send, CompletionStatus::RemoteAccess);
+                    }
+                }
+                Err(Unreached::Later) => return Begun::Blocked,
+                Err(Unreached::Refused(status)) => return self.refused(send, status),
+            }
+        }
+        if announced { self.send_written(inner) } else { Begun::As(Stage::Done(inner.sends[inner.begun].bytes)) }
+    }
+
+    /// A refusal fails a reliable request; an unreliable one is lost.
+    fn refused(&self, send: &Send, status: CompletionStatus) -> Begun {
+        Begun::As(if self.is_reliable() { Stage::Failed(status) } else { Stage::Done(send.bytes) })
+    }
+
+    /// The peer's mapped region, and where in it the bytes lie.
+    fn reach(
+        &self,
+        link: &Link,
+        remote: RemoteAddr,
+        len: usize,
+        needed: Access,
+    ) -> Result<(Exposed, usize, SharedKey), Unreached> {
+        const DENIED: Unreached = Unreached::Refused(CompletionStatus::RemoteAccess);
+        let shared = link.remote.directory.key(remote.rkey).ok_or(DENIED)?;
+        let within = within(&shared, remote.addr, len).ok_or(DENIED)?;
+        if !shared.access.contains(needed)
+            || !link.wire.access().contains(needed)
+            || shared.domain != link.wire.domain()
+        {
+            return Err(DENIED);
+        }
+        let memory = match link.remote.region(shared.share, &self.domain.device.progress) {
+            Lookup::Mapped(memory) => memory,
+            Lookup::Later => return Err(Unreached::Later),
+            // A peer that died meanwhile is told by the clock.
+            Lookup::Refused if !link.remote.is_alive() => return Err(Unreached::Later),
+            Lookup::Refused => return Err(Unreached::Refused(CompletionStatus::RemoteOperation)),
+        };
+        let misaligned = needed == Access::REMOTE_ATOMIC && !within.start.is_multiple_of(8);
+        // A correct peer shares what it registered; the table may say anything.
+        if within.end > memory.len() || misaligned {
+            return Err(Unreached::Refused(CompletionStatus::RemoteOperation));
+        }
+        Ok((memory, within.start, shared))
+    }
+}
+
+/// Where `len` bytes at the peer's address lie in the shared region; `None` if they are not all in the registration.
+fn within(shared: &SharedKey, addr: u64, len: usize) -> Option<Range<usize>> {
+    let len = len as u64;
+    let at = addr.checked_sub(shared.addr)?;
+    if at.checked_add(len)? > shared.len {
+        return None;
+    }
+    let start = shared.offset.checked_add(at)?;
+    let end = start.checked_add(len)?;
+    Some(usize::try_from(start).ok()?..usize::try_from(end).ok()?)
+}
+
+fn transfer(send: &Send, memory: &Exposed, at: usize) {
+    match send.op {
+        SendOp::Send { .. } => unreachable!("a SEND reaches nowhere"),
+        SendOp::Write { .. } => {
+            let len = send.bytes as usize;
+            let last = len.min(LAST);
+            write(send, memory, at, 0, len - last);
+            fence(Ordering::Release);
+            write(send, memory, at, len - last, last);
+        }
+        SendOp::Read { .. } => {
+            each_piece(&send.pieces, 0, send.bytes as usize, |piece, start, len, done| {
+                memory.copy_to(at + done, piece, start, len);
+            });
+        }
+        SendOp::FetchAdd { add, .. } => {
+            give_back(send, memory.atomic_u64(at).fetch_add(add, Ordering::SeqCst));
+        }
+        SendOp::CompareSwap { compare, swap, .. } => {
+            let swapped = memory.atomic_u64(at).compare_exchange(compare, swap, Ordering::SeqCst, Ordering::SeqCst);
+            give_back(send, swapped.unwrap_or_else(|found| found));
+        }
+    }
+}
+
+/// Writes bytes `from..from + len` of a request to where they belong, `at` being the place of its first byte.
+fn write(send: &Send, memory: &Exposed, at: usize, from: usize, len: usize) {
+    if let Some(kept) = &send.kept {
+        memory.write(at + from, &kept[from..from + len]);
+        return;
+    }
+    each_piece(&send.pieces, from, len, |piece, start, len, done| {
+        piece.copy_to(start, memory, at + from + done, len);
+    });
+}
+
+/// Scatters an atomic's old value.
+fn give_back(send: &Send, old: u64) {
+    let bytes = old.to_ne_bytes();
+    each_piece(&send.pieces, 0, bytes.len(), |piece, start, len, done| {
+        piece.write(start, &bytes[done..done + len]);
+    });
+}

@@ -1,0 +1,82 @@
+//! Posting.
+
+use fulmen_verbs::{
+    CompletionStatus, PostError, QueuePairState, RecvRequest, SendRequest, VerbsError, check_post_recv, check_post_send,
+};
+
+use super::send::Send;
+use super::{Inner, Pair, Recv};
+
+impl Pair {
+    pub(super) fn post_sends(&self, requests: &[SendRequest]) -> Result<(), PostError> {
+        let mut inner = self.inner();
+        let inner = &mut *inner;
+        let mut result = Ok(());
+        for (index, request) in requests.iter().enumerate() {
+            if let Err(cause) = self.queue_send(inner, request) {
+                result = Err(PostError { index, cause });
+                break;
+            }
+        }
+        if inner.begun < inner.sends.len() {
+            self.advance(inner);
+            // What could not go out at once must not depend on inline bytes, which the caller may change now.
+            for send in inner.sends.iter_mut().skip(inner.begun) {
+                send.keep_inline();
+            }
+        }
+        result
+    }
+
+    fn queue_send(&self, inner: &mut Inner, request: &SendRequest) -> Result<(), VerbsError> {
+        check_post_send(self.number, inner.state)?;
+        let depth = self.domain.device.info.check_send(self.kind, &self.limits, request)?;
+        if inner.send_used + depth > self.limits.send_depth.into() {
+            return Err(self.full("send", self.limits.send_depth));
+        }
+        if inner.state == QueuePairState::Error {
+            self.complete_send(request.wr_id, CompletionStatus::Flushed, super::send::opcode(&request.op), 0);
+            return Ok(());
+        }
+        inner.send_used += depth;
+        inner.sends.push_back(Send::new(request, depth, self.signal_all));
+        Ok(())
+    }
+
+    pub(super) fn post_recvs(&self, requests: &[RecvRequest]) -> Result<(), PostError> {
+        let mut inner = self.inner();
+        let inner = &mut *inner;
+        let had_none = inner.recvs.is_empty();
+        let mut result = Ok(());
+        for (index, request) in requests.iter().enumerate() {
+            if let Err(cause) = self.queue_recv(inner, request) {
+                result = Err(PostError { index, cause });
+                break;
+            }
+        }
+        if had_none {
+            // A message may wait for this, and nobody else may look.
+            self.receive(inner);
+        }
+        result
+    }
+
+    fn queue_recv(&self, inner: &mut Inner, request: &RecvRequest) -> Result<(), VerbsError> {
+        check_post_recv(self.number, inner.state)?;
+        let depth = self.domain.device.info.check_recv(&self.limits, request)?;
+        if inner.recv_used + depth > self.limits.recv_depth.into() {
+            return Err(self.full("receive", self.limits.recv_depth));
+        }
+        if inner.state == QueuePairState::Error {
+            self.complete_recv(request.wr_id, CompletionStatus::Flushed);
+            return Ok(());
+        }
+        inner.recv_used += depth;
+        inner.recvs.push_back(Recv { request: request.clone(), depth });
+        Ok(())
+    }
+
+    fn full(&self, queue: &'static str, depth: u32) -> VerbsError {
+        VerbsError::QueueFull { queue, qp_num: self.number, depth }
+    }
+}

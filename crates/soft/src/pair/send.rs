@@ -1,0 +1,403 @@
+//! The send queue: what goes out, and what completes.
+
+use std::time::{Duration, Instant};
+
+use fulmen_memory::Exposed;
+use fulmen_reach::ring::RingError;
+use fulmen_verbs::{
+    Access, AckTimeout, CompletionOpcode, CompletionStatus, Piece, Pieces, QueuePairState, SendOp, SendRequest,
+};
+use smallvec::SmallVec;
+
+use super::message::{HEADER, Header, Kind, PLACE, SentPlace};
+use super::{Inner, Pair};
+use crate::layout::{EAGER, PART};
+use crate::registrations::Place;
+
+/// The longest time that a peer may ask for before a RECV is looked for again.
+const LONGEST_NOT_READY: Duration = Duration::from_secs(1);
+
+/// A request of the send queue.
+pub(super) struct Send {
+    pub(super) wr_id: u64,
+    pub(super) op: SendOp,
+    pub(super) pieces: Pieces,
+    pub(super) inline: bool,
+    /// The bytes of an inline request that could not go out at once.
+    pub(super) kept: Option<Vec<u8>>,
+    signaled: bool,
+    solicited: bool,
+    pub(super) bytes: u32,
+    depth: u64,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    Waiting,
+    /// So many bytes of it are in the ring.
+    InParts(u32),
+    /// It is in the ring, as the message of this number.
+    Sent(u64),
+    /// It is done, and brought so many bytes.
+    Done(u32),
+    Failed(CompletionStatus),
+}
+
+impl Send {
+    pub(super) fn new(request: &SendRequest, depth: u64, signal_all: bool) -> Send {
+        Send {
+            wr_id: request.wr_id,
+            op: request.op,
+            pieces: request.pieces.clone(),
+            inline: request.inline,
+            kept: None,
+            signaled: request.signaled || signal_all,
+            solicited: request.solicited,
+            // Longer ones were refused.
+            bytes: request.bytes() as u32,
+            depth,
+            stage: Stage::Waiting,
+        }
+    }
+
+    pub(super) fn opcode(&self) -> CompletionOpcode {
+        opcode(&self.op)
+    }
+
+    /// Copies inline bytes, which the caller may change from now on.
+    pub(super) fn keep_inline(&mut self) {
+        if self.inline && self.kept.is_none() {
+            let mut bytes = vec![0; self.bytes as usize];
+            let mut at = 0;
+            for piece in self.pieces.drain(..) {
+                let len = piece.memory.len();
+                piece.memory.read(0, &mut bytes[at..at + len]);
+                at += len;
+            }
+            self.kept = Some(bytes);
+        }
+    }
+
+    fn header(&self, kind: Kind, offset: u32) -> Header {
+        let imm = match self.op {
+            SendOp::Send { imm } | SendOp::Write { imm, .. } => imm,
+            SendOp::Read { .. } | SendOp::FetchAdd { .. } | SendOp::CompareSwap { .. } => None,
+        };
+        Header { kind, solicited: self.solicited, imm, total: self.bytes, offset }
+    }
+}
+
+pub(super) fn opcode(op: &SendOp) -> CompletionOpcode {
+    match op {
+        SendOp::Send { .. } => CompletionOpcode::Send,
+        SendOp::Write { .. } => CompletionOpcode::Write,
+        SendOp::Read { .. } => CompletionOpcode::Read,
+        SendOp::FetchAdd { .. } => CompletionOpcode::FetchAdd,
+        SendOp::CompareSwap { .. } => CompletionOpcode::CompareSwap,
+    }
+}
+
+/// How long a peer may be silent.
+#[derive(Default)]
+pub(super) struct Timers {
+    /// How long a peer may be in the wrong state; `None` for ever.
+    lost_after: Option<Duration>,
+    lost_since: Option<Instant>,
+    /// How often a RECV is waited for; `None` for ever.
+    not_ready: Option<u32>,
+    /// The message that found no RECV, and when that was seen.
+    stalled: Option<(u64, Instant)>,
+}
+
+impl Timers {
+    pub(super) fn set(&mut self, timeout: AckTimeout, retries: u8, rnr_retries: u8) {
+        self.lost_after = timeout.duration().map(|once| once * (u32::from(retries) + 1));
+        self.not_ready = (rnr_retries < 7).then_some(rnr_retries.into());
+    }
+}
+
+/// How far a request came.
+pub(super) enum Begun {
+    /// It is in the ring or done.
+    As(Stage),
+    /// It cannot go on now.
+    Blocked,
+}
+
+impl Pair {
+    /// Sends what can be sent and completes what is done: whether there was anything.
+    pub(super) fn advance(&self, inner: &mut Inner) -> bool {
+        let mut worked = false;
+        loop {
+            worked |= self.retire(inner);
+            if inner.link.is_none() || !self.begin(inner) {
+                return worked;
+            }
+            worked = true;
+        }
+    }
+
+    /// Completes requests from the front.
+    fn retire(&self, inner: &mut Inner) -> bool {
+        let Some(link) = &inner.link else { return false };
+        let acked = if link.wire.answers(inner.wire.incarnation) { link.wire.acked() } else { 0 };
+        if acked > inner.sent {
+            // No correct peer acknowledges what was not sent.
+            self.fail(inner, CompletionStatus::RemoteOperation);
+            return true;
+        }
+        let refused = link.wire.refused();
+        let mut worked = false;
+        while let Some(send) = inner.sends.front() {
+            let byte_len = match send.stage {
+                Stage::Sent(number) if number < acked => send.bytes,
+                Stage::Sent(number) => {
+                    if let Some((_, status)) = refused.filter(|(which, _)| *which == number && self.is_reliable()) {
+                        self.fail(inner, status);
+                        return true;
+                    }
+                    break;
+                }
+                Stage::Done(byte_len) => byte_len,
+                Stage::Failed(status) => {
+                    self.fail(inner, status);
+                    return true;
+                }
+                Stage::Waiting | Stage::InParts(_) => break,
+            };
+            if send.signaled {
+                self.complete_send(send.wr_id, CompletionStatus::Success, send.opcode(), byte_len);
+            }
+            inner.send_used -= send.depth;
+            inner.begun -= 1;
+            inner.draining = inner.draining.saturating_sub(1);
+            inner.sends.pop_front();
+            inner.timers.lost_since = None;
+            worked = true;
+        }
+        worked
+    }
+
+    /// Fails the front request and, with it, the queue pair.
+    fn fail(&self, inner: &mut Inner, status: CompletionStatus) {
+        if let Some(send) = inner.sends.front() {
+            let (wr_id, opcode) = (send.wr_id, send.opcode());
+            // The peer is told first: what was posted is void from here on, and its memory may be used otherwise.
+            inner.wire.void();
+            inner.sends.pop_front();
+            self.complete_send(wr_id, status, opcode, 0);
+        }
+        self.break_off(inner);
+    }
+
+    fn begin(&self, inner: &mut Inner) -> bool {
+        let limit = match inner.state {
+            QueuePairState::ReadyToSend => inner.sends.len(),
+            QueuePairState::SendDrain => inner.draining,
+            _ => 0,
+        };
+        let sent = inner.sent;
+        let mut worked = false;
+        while inner.begun < limit && !inner.broken {
+            let stage = match self.begin_one(inner) {
+                Begun::As(stage) => stage,
+                Begun::Blocked => break,
+            };
+            inner.broken = matches!(stage, Stage::Failed(_));
+            inner.sends[inner.begun].stage = stage;
+            inner.begun += 1;
+            worked = true;
+        }
+        if let Some(link) = inner.link.as_ref().filter(|_| worked || inner.sent != sent) {
+            link.remote.wake();
+        }
+        worked
+    }
+
+    fn begin_one(&self, inner: &mut Inner) -> Begun {
+        let Some(link) = &inner.link else { return Begun::Blocked };
+        let send = &inner.sends[inner.begun];
+        let takes = || link.wire.takes(inner.wire.incarnation) && link.remote.is_alive();
+        // What UC sends to a peer that does not listen is lost.
+        if !self.is_reliable() && !self.holds() && send.stage == Stage::Waiting && !takes() {
+            return Begun::As(Stage::Done(send.bytes));
+        }
+        if let SendOp::Send { .. } = send.op {
+            return self.send_message(inner);
+        }
+        if !takes() {
+            return Begun::Blocked;
+        }
+        // What came before must have had its effect: the peer may still take it, or refuse it.
+        if self.is_reliable() && link.wire.acked() != inner.sent {
+            return Begun::Blocked;
+        }
+        self.reach_across(inner)
+    }
+
+    /// Where the pieces of a request lie; `None` if a key does not allow it.
+    pub(super) fn places(&self, pieces: &[Piece], needed: Access) -> Option<SmallVec<[Place; 2]>> {
+        let registrations = &self.domain.device.registrations;
+        pieces
+            .iter()
+            .filter(|piece| !piece.memory.is_empty())
+            .map(|piece| registrations.place(piece, self.domain.number, needed))
+            .collect()
+    }
+
+    fn send_message(&self, inner: &mut Inner) -> Begun {
+        let send = &mut inner.sends[inner.begun];
+        let ring = &mut inner.wire.ring;
+        let mut places = SmallVec::new();
+        if !send.inline && send.stage == Stage::Waiting {
+            match self.places(&send.pieces, Access::empty()) {
+                Some(found) => places = found,
+                None => return Begun::As(Stage::Failed(CompletionStatus::LocalProtection)),
+            }
+        }
+        let mut shared = SmallVec::<[SentPlace; 2]>::new();
+        for place in &places {
+            let Place { share: Some(share), offset, len } = *place else { break };
+            shared.push(SentPlace { share, offset, len });
+        }
+        let small = send.inline || send.bytes as usize <= EAGER;
+        let room = if small {
+            push_bytes(ring, send, 0, send.bytes as usize)
+        } else if send.stage == Stage::Waiting && shared.len() == places.len() {
+            push_places(ring, send, &shared)
+        } else {
+            let mut at = if let Stage::InParts(at) = send.stage { at as usize } else { 0 };
+            loop {
+                let len = PART.min(send.bytes as usize - at);
+                match push_bytes(ring, send, at, len) {
+                    Ok(true) => at += len,
+                    other => break other,
+                }
+                if at == send.bytes as usize {
+                    break Ok(true);
+                }
+                send.stage = Stage::InParts(at as u32);
+            }
+        };
+        match room {
+            Ok(true) => {
+                inner.sent += 1;
+                Begun::As(Stage::Sent(inner.sent - 1))
+            }
+            Ok(false) => Begun::Blocked,
+            // The peer broke the ring.
+            Err(_) => Begun::As(Stage::Failed(CompletionStatus::RemoteOperation)),
+        }
+    }
+
+    /// Tells the peer that a WRITE with immediate data is in place. There is room for it.
+    pub(super) fn send_written(&self, inner: &mut Inner) -> Begun {
+        let send = &inner.sends[inner.begun];
+        match inner.wire.ring.try_push(&[&send.header(Kind::Written, 0).to_bytes()]) {
+            Ok(true) => {
+                inner.sent += 1;
+                Begun::As(Stage::Sent(inner.sent - 1))
+            }
+            Ok(false) => Begun::Blocked,
+            Err(_) => Begun::As(Stage::Failed(CompletionStatus::RemoteOperation)),
+        }
+    }
+
+    /// Looks at what depends on time: when to look again.
+    pub(super) fn look_at_clock(&self, inner: &mut Inner) -> Option<Instant> {
+        let link = inner.link.as_ref()?;
+        let now = Instant::now();
+        let alive = link.remote.is_alive();
+        if !alive || !link.wire.takes(inner.wire.incarnation) {
+            if self.holds() {
+                return None;
+            }
+            if !self.is_reliable() {
+                for send in inner.sends.iter_mut().filter(|send| !matches!(send.stage, Stage::Failed(_))) {
+                    send.stage = Stage::Done(send.bytes);
+                }
+                inner.begun = inner.sends.len();
+                self.retire(inner);
+                return None;
+            }
+            if !alive {
+                self.fail(inner, CompletionStatus::RetryExceeded);
+                return None;
+            }
+            let since = *inner.timers.lost_since.get_or_insert(now);
+            let until = since + inner.timers.lost_after?;
+            if now >= until {
+                self.fail(inner, CompletionStatus::RetryExceeded);
+                return None;
+            }
+            return Some(until);
+        }
+        inner.timers.lost_since = None;
+        let Some(Stage::Sent(front)) = inner.sends.front().map(|send| send.stage) else { return None };
+        if !self.is_reliable() || link.wire.stalled() != Some(front) {
+            return None;
+        }
+        let retries = inner.timers.not_ready?;
+        let since = match inner.timers.stalled {
+            Some((number, since)) if number == front => since,
+            _ => now,
+        };
+        inner.timers.stalled = Some((front, since));
+        let until = since + Duration::from_nanos(link.wire.not_ready_ns()).min(LONGEST_NOT_READY) * retries;
+        if now >= until {
+            self.fail(inner, CompletionStatus::RnrRetryExceeded);
+            return None;
+        }
+        Some(until)
+    }
+}
+
+/// Pushes `len` bytes of a message, from `at` on; false if there is no room.
+fn push_bytes(ring: &mut fulmen_reach::ring::Producer, send: &Send, at: usize, len: usize) -> Result<bool, RingError> {
+    let Some(mut frame) = ring.reserve(HEADER + len)? else { return Ok(false) };
+    frame.write(&send.header(Kind::Bytes, at as u32).to_bytes());
+    if let Some(kept) = &send.kept {
+        frame.write(&kept[at..at + len]);
+    } else {
+        each_piece(&send.pieces, at, len, |memory, start, len, _| {
+            if start == 0 && len == memory.len() {
+                frame.copy_from(memory);
+            } else {
+                frame.copy_from(&memory.slice(start..start + len));
+            }
+        });
+    }
+    frame.publish();
+    Ok(true)
+}
+
+fn push_places(ring: &mut fulmen_reach::ring::Producer, send: &Send, places: &[SentPlace]) -> Result<bool, RingError> {
+    let Some(mut frame) = ring.reserve(HEADER + places.len() * PLACE)? else { return Ok(false) };
+    frame.write(&send.header(Kind::Places, 0).to_bytes());
+    for place in places {
+        frame.write(&place.to_bytes());
+    }
+    frame.publish();
+    Ok(true)
+}
+
+/// Calls back for each run of bytes that `at..at + len` of a request's bytes lie in: the piece's memory, where the run
+/// starts in it, its length, and where it starts in `at..at + len`.
+pub(super) fn each_piece(pieces: &[Piece], at: usize, len: usize, mut each: impl FnMut(&Exposed, usize, usize, usize)) {
+    let (mut skip, mut done) = (at, 0);
+    for piece in pieces {
+        let here = piece.memory.len();
+        if skip >= here {
+            skip -= here;
+            continue;
+        }
+        let run = (here - skip).min(len - done);
+        if run == 0 {
+            return;
+        }
+        each(&piece.memory, skip, run, done);
+        done += run;
+        skip = 0;
+    }
+}

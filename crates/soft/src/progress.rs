@@ -1,0 +1,180 @@
+//! The device's own thread, which drives the queue pairs while the program does not.
+//!
+//! It is in one of two moods. While the program polls it only looks up now and then whether it still does, and peers do
+//! not ring. Otherwise it is *in charge*: it says so in the directory (`ASLEEP`), so that peers ring its doorbell for
+//! whatever arrives, and sleeps until they do.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Mutex, Weak};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use fulmen_memory::Exposed;
+use fulmen_reach::{Doorbell, ShareKey};
+
+use crate::device::{DeviceCore, lock};
+use crate::directory::Directory;
+use crate::layout::directory as at;
+use crate::remote::Remote;
+
+/// A program that did not poll for this long is asleep or computes.
+const POLLED_LATELY: Duration = Duration::from_millis(1);
+/// A program that polled so often while the thread was in charge drives for itself.
+const POLLS_TO_LEAVE: u64 = 64;
+/// The longest sleep. It bounds what a peer can do that spoils the doorbell's words, so that a wake-up is lost.
+const LONGEST: Duration = Duration::from_millis(250);
+/// How long the thread looks for more before it sleeps.
+const LOOKS: u32 = 64;
+
+pub(crate) struct Progress {
+    directory: Directory,
+    doorbell: Doorbell,
+    /// Counts polls. Threads that race lose counts, which does not matter.
+    polls: AtomicU64,
+    in_charge: AtomicBool,
+    /// `polls` when the thread took charge.
+    polls_then: AtomicU64,
+    /// Threads that wait on channels, and rely on this one.
+    waiting: AtomicUsize,
+    jobs: Mutex<VecDeque<(Arc<Remote>, ShareKey)>>,
+    stopped: AtomicBool,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Progress {
+    pub(crate) fn new(directory: Directory, words: &Exposed) -> Progress {
+        Progress {
+            directory,
+            doorbell: Doorbell::at(words, at::DOORBELL),
+            polls: AtomicU64::new(0),
+            in_charge: AtomicBool::new(false),
+            polls_then: AtomicU64::new(0),
+            waiting: AtomicUsize::new(0),
+            jobs: Mutex::default(),
+            stopped: AtomicBool::new(false),
+            thread: Mutex::default(),
+        }
+    }
+
+    /// Called by each poll of a completion queue.
+    #[inline]
+    pub(crate) fn note_poll(&self) {
+        let polls = self.polls.load(Ordering::Relaxed).wrapping_add(1);
+        self.polls.store(polls, Ordering::Relaxed);
+        if polls.is_multiple_of(POLLS_TO_LEAVE) && self.in_charge.load(Ordering::Relaxed) {
+            self.kick();
+        }
+    }
+
+    /// Wakes the thread.
+    pub(crate) fn kick(&self) {
+        self.doorbell.ring();
+    }
+
+    /// Has the thread map what `remote` shares under `share`.
+    pub(crate) fn map(&self, remote: Arc<Remote>, share: ShareKey) {
+        lock(&self.jobs).push_back((remote, share));
+        self.kick();
+    }
+
+    /// Keeps the thread in charge as long as the guard lives.
+    pub(crate) fn wait_for_events(&self) -> Waiting<'_> {
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        if !self.in_charge.load(Ordering::SeqCst) {
+            self.kick();
+        }
+        Waiting(self)
+    }
+
+    pub(crate) fn stop(&self) {
+        self.stopped.store(true, Ordering::SeqCst);
+        self.kick();
+        let handle = lock(&self.thread).take();
+        // The thread itself may drop the last handle to the device; it ends after that.
+        if let Some(handle) = handle.filter(|handle| handle.thread().id() != thread::current().id()) {
+            // It cannot have panicked but for a bug, which its own message has told.
+            let _ = handle.join();
+        }
+    }
+
+    fn take_charge(&self) {
+        if !self.in_charge.load(Ordering::Relaxed) {
+            self.polls_then.store(self.polls.load(Ordering::Relaxed), Ordering::Relaxed);
+            self.in_charge.store(true, Ordering::SeqCst);
+        }
+        self.directory.set_asleep(true);
+        // Either a peer sees this and rings, or what it wrote is seen below.
+        fence(Ordering::SeqCst);
+    }
+
+    fn leave_charge(&self) {
+        self.directory.set_asleep(false);
+        self.in_charge.store(false, Ordering::SeqCst);
+    }
+
+    fn run(&self, device: &Weak<DeviceCore>) {
+        let mut polls = self.polls.load(Ordering::Relaxed);
+        let mut looks = 0;
+        while !self.stopped.load(Ordering::SeqCst) {
+            let seen = self.doorbell.sequence();
+            self.do_jobs();
+            let polled = self.polls.load(Ordering::Relaxed).wrapping_sub(polls);
+            polls = polls.wrapping_add(polled);
+            let few = if self.in_charge.load(Ordering::Relaxed) {
+                self.polls.load(Ordering::Relaxed).wrapping_sub(self.polls_then.load(Ordering::Relaxed))
+                    < POLLS_TO_LEAVE
+            } else {
+                polled == 0
+            };
+            if !few && self.waiting.load(Ordering::SeqCst) == 0 {
+                self.leave_charge();
+                let _ = self.doorbell.wait(seen, POLLED_LATELY);
+                continue;
+            }
+            self.take_charge();
+            let (worked, next) = match device.upgrade() {
+                Some(device) => device.drive_all(),
+                None => return,
+            };
+            looks = if worked { 0 } else { looks + 1 };
+            if looks < LOOKS {
+                // Answers often follow at once, and waking costs more than looking.
+                std::hint::spin_loop();
+                continue;
+            }
+            looks = 0;
+            let left = next.map_or(LONGEST, |next| next.saturating_duration_since(Instant::now()));
+            let _ = self.doorbell.wait(seen, left.min(LONGEST));
+        }
+    }
+
+    fn do_jobs(&self) {
+        let jobs = lock(&self.jobs).len();
+        for _ in 0..jobs {
+            let Some((remote, share)) = lock(&self.jobs).pop_front() else { return };
+            if !remote.map(share) && !self.stopped.load(Ordering::SeqCst) {
+                lock(&self.jobs).push_back((remote, share));
+                self.kick();
+            }
+        }
+    }
+}
+
+/// See [`Progress::wait_for_events`].
+pub(crate) struct Waiting<'a>(&'a Progress);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Starts a device's thread. It ends when the device is dropped.
+pub(crate) fn start(device: &Arc<DeviceCore>) -> std::io::Result<()> {
+    let progress = device.progress.clone();
+    let weak = Arc::downgrade(device);
+    let handle = thread::Builder::new().name(device.info.name.clone()).spawn(move || progress.run(&weak))?;
+    *lock(&device.progress.thread) = Some(handle);
+    Ok(())
+}

@@ -1,0 +1,202 @@
+//! A queue pair's outgoing shared memory, and the peer's as it is seen from here.
+
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::fence;
+
+use fulmen_memory::{Exposed, Region};
+use fulmen_reach::ring::{Consumer, Producer};
+use fulmen_reach::{Node, ShareKey};
+use fulmen_verbs::{Access, CompletionStatus, QueuePairKind};
+
+use crate::layout::wire as at;
+use crate::layout::{WIRE_MAGIC, state};
+
+/// What an own wire cannot be made for.
+pub(crate) type Cause = Box<dyn std::error::Error + Send + Sync>;
+
+/// The wire that this side writes. Dropping it tells the peer that the connection is gone.
+pub(crate) struct OwnWire {
+    node: Node,
+    share: ShareKey,
+    words: Exposed,
+    pub(crate) ring: Producer,
+    pub(crate) incarnation: u64,
+}
+
+impl OwnWire {
+    pub(crate) fn new(node: &Node, number: u32, kind: QueuePairKind) -> Result<OwnWire, Cause> {
+        let region = Region::alloc(at::SIZE)?;
+        let words = region.expose()?;
+        let ring = Producer::new(words.slice(at::RING_AT..at::SIZE))?;
+        let incarnation = getrandom::u64()?;
+        words.atomic_u64(at::INCARNATION).store(incarnation, Relaxed);
+        words.atomic_u64(at::NUMBER).store(number.into(), Relaxed);
+        words.atomic_u64(at::KIND).store(kind_code(kind), Relaxed);
+        words.atomic_u64(at::MAGIC).store(WIRE_MAGIC, Release);
+        let share = node.share(&region)?;
+        Ok(OwnWire { node: node.clone(), share, words, ring, incarnation })
+    }
+
+    pub(crate) fn share(&self) -> ShareKey {
+        self.share
+    }
+
+    /// Says what peers may do, before they can connect.
+    pub(crate) fn set_rights(&self, access: Access, domain: u64) {
+        self.words.atomic_u64(at::ACCESS).store(access.bits().into(), Relaxed);
+        self.words.atomic_u64(at::DOMAIN).store(domain, Release);
+    }
+
+    /// Says that messages of `partner` are taken from now on.
+    pub(crate) fn connect(&self, partner: u64, not_ready_ns: u64) {
+        self.words.atomic_u64(at::NOT_READY_NS).store(not_ready_ns, Relaxed);
+        self.words.atomic_u64(at::PARTNER).store(partner, Relaxed);
+        self.words.atomic_u64(at::STATE).store(state::CONNECTED, SeqCst);
+    }
+
+    /// Says that whatever was posted is void. The peer checks it after it has copied out of this side's memory, so it
+    /// is said before that memory is given back.
+    pub(crate) fn void(&self) {
+        self.words.atomic_u64(at::STATE).store(state::GONE, SeqCst);
+        fence(SeqCst);
+    }
+
+    /// Says that so many incoming messages were taken.
+    #[inline]
+    pub(crate) fn acknowledge(&self, taken: u64) {
+        self.words.atomic_u64(at::ACKED).store(taken, Release);
+    }
+
+    /// Says that incoming message `number` found no RECV.
+    pub(crate) fn stall(&self, number: u64) {
+        self.words.atomic_u64(at::STALLED).store(number + 1, Release);
+    }
+
+    /// Says that incoming message `number` is refused.
+    pub(crate) fn refuse(&self, number: u64, status: CompletionStatus) {
+        self.words.atomic_u64(at::REFUSED).store((number + 1) << 8 | u64::from(status as u32 as u8), Release);
+    }
+
+    /// Says that this side works on the peer's registration `key` until [`OwnWire::work_done`]. Whoever finds the
+    /// registration valid after this is waited for when it ends.
+    pub(crate) fn work_on(&self, key: u32) {
+        self.words.atomic_u64(at::WORKING_ON).store(key.into(), SeqCst);
+        fence(SeqCst);
+    }
+
+    pub(crate) fn work_done(&self) {
+        self.words.atomic_u64(at::WORKING_ON).store(0, Release);
+    }
+}
+
+impl Drop for OwnWire {
+    fn drop(&mut self) {
+        self.void();
+        self.node.unshare(self.share);
+    }
+}
+
+/// The peer's wire. Its words are the peer's to write, at any time and with any value.
+pub(crate) struct PeerWire {
+    words: Exposed,
+    pub(crate) incarnation: u64,
+}
+
+impl PeerWire {
+    /// The wire of queue pair `number` and its ring, or what is wrong with it.
+    pub(crate) fn open(
+        region: &Region,
+        number: u32,
+        kind: QueuePairKind,
+        incarnation: u64,
+    ) -> Result<(PeerWire, Consumer), Cause> {
+        if region.len() != at::SIZE {
+            return Err(format!("its shared memory has {} bytes and not {}", region.len(), at::SIZE).into());
+        }
+        let words = region.expose()?;
+        let word = |at| words.atomic_u64(at).load(Acquire);
+        if word(at::MAGIC) != WIRE_MAGIC
+            || word(at::NUMBER) != u64::from(number)
+            || word(at::INCARNATION) != incarnation
+        {
+            return Err("its shared memory is not that of this queue pair: it was made by another version".into());
+        }
+        if word(at::KIND) != kind_code(kind) {
+            return Err(format!("it is no {kind} queue pair").into());
+        }
+        let ring = Consumer::new(words.slice(at::RING_AT..at::SIZE))?;
+        Ok((PeerWire { words, incarnation }, ring))
+    }
+
+    /// Whether the peer takes messages of `partner`.
+    #[inline]
+    pub(crate) fn takes(&self, partner: u64) -> bool {
+        self.words.atomic_u64(at::STATE).load(Acquire) == state::CONNECTED && self.answers(partner)
+    }
+
+    /// Whether the peer's acknowledgements are about messages of `partner`.
+    #[inline]
+    pub(crate) fn answers(&self, partner: u64) -> bool {
+        self.words.atomic_u64(at::PARTNER).load(Relaxed) == partner
+    }
+
+    /// Whether what the peer had posted is void.
+    pub(crate) fn is_void(&self) -> bool {
+        // What was copied out of the peer's memory before this was read before this.
+        fence(SeqCst);
+        self.words.atomic_u64(at::STATE).load(SeqCst) == state::GONE
+    }
+
+    /// How many messages the peer says it has taken.
+    #[inline]
+    pub(crate) fn acked(&self) -> u64 {
+        self.words.atomic_u64(at::ACKED).load(Acquire)
+    }
+
+    /// The message for which the peer has no RECV.
+    pub(crate) fn stalled(&self) -> Option<u64> {
+        self.words.atomic_u64(at::STALLED).load(Acquire).checked_sub(1)
+    }
+
+    /// The message that the peer refuses, and why.
+    #[inline]
+    pub(crate) fn refused(&self) -> Option<(u64, CompletionStatus)> {
+        let word = self.words.atomic_u64(at::REFUSED).load(Acquire);
+        let number = (word >> 8).checked_sub(1)?;
+        let status = match word as u8 {
+            code if code == CompletionStatus::RemoteInvalidRequest as u8 => CompletionStatus::RemoteInvalidRequest,
+            code if code == CompletionStatus::RemoteAccess as u8 => CompletionStatus::RemoteAccess,
+            _ => CompletionStatus::RemoteOperation,
+        };
+        Some((number, status))
+    }
+
+    pub(crate) fn not_ready_ns(&self) -> u64 {
+        self.words.atomic_u64(at::NOT_READY_NS).load(Relaxed)
+    }
+
+    pub(crate) fn access(&self) -> Access {
+        Access::from_bits_truncate(self.words.atomic_u64(at::ACCESS).load(Relaxed) as u32)
+    }
+
+    pub(crate) fn domain(&self) -> u64 {
+        self.words.atomic_u64(at::DOMAIN).load(Relaxed)
+    }
+
+    /// Whether the peer says that it works on a registration of this process at the moment.
+    pub(crate) fn works(&self) -> bool {
+        self.words.atomic_u64(at::WORKING_ON).load(SeqCst) != 0
+    }
+
+    /// Whether the peer says that it works on this process's registration `key` at the moment.
+    pub(crate) fn works_on(&self, key: u32) -> bool {
+        self.words.atomic_u64(at::WORKING_ON).load(SeqCst) == u64::from(key)
+    }
+}
+
+fn kind_code(kind: QueuePairKind) -> u64 {
+    match kind {
+        QueuePairKind::Rc => 1,
+        QueuePairKind::Uc => 2,
+    }
+}

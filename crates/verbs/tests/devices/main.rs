@@ -1,0 +1,5 @@
+//! The conformance suite and the fault-injecting decorator, tested over a device that is made for that.
+
+mod faulty;
+mod model;
+mod suite;
