@@ -159,13 +159,13 @@ impl Rank {
 
     fn all_reduce_lines(&mut self, words: usize) {
         self.turn += 1;
-        let (turn, data) = (self.turn, self.output.part(0, words));
-        self.post(self.place(self.rank, turn, words), data, turn);
-        let mut sum: [f32; LINE_WORDS] = std::array::from_fn(|i| if i < words { data.get(i) } else { 0.0 });
+        let (turn, mine, output) = (self.turn, self.input.part(0, words), self.output);
+        self.post(self.place(self.rank, turn, words), mine, turn);
+        let mut sum: [f32; LINE_WORDS] = std::array::from_fn(|i| if i < words { mine.get(i) } else { 0.0 });
         for r in self.peers() {
             self.take(self.place(r, turn, words), turn, words, |i, value| sum[i] += value);
         }
-        (0..words).for_each(|i| data.set(i, sum[i]));
+        (0..words).for_each(|i| output.set(i, sum[i]));
     }
 
     fn all_gather_lines(&mut self, words: usize) {
@@ -235,14 +235,13 @@ impl Rank {
         }
     }
 
-    /// In place: rank r alone reads slice r of every rank's data, and writes its sum to all of them.
+    /// Rank r reads slice r of every rank's input and writes its sum to every rank's output.
     fn all_reduce_direct(&mut self, words: usize, stream: bool) {
         self.meet();
         let (from, to) = slice(words, self.rank, self.ranks);
         if from < to {
-            let mut spans = [self.output; MAX_RANKS];
-            let data = self.outputs(&mut spans, from, to);
-            sum_into(data, data, stream);
+            let (mut sources, mut targets) = ([self.input; MAX_RANKS], [self.output; MAX_RANKS]);
+            sum_into(self.outputs(&mut targets, from, to), self.inputs(&mut sources, from, to), stream);
         }
         self.meet();
     }
@@ -309,22 +308,23 @@ impl Rank {
         }
     }
 
-    /// In place. Two ranks swap pieces and sum for themselves; more ranks divide each piece.
+    /// Two ranks swap pieces and sum for themselves; more ranks divide each piece.
     fn all_reduce_staged(&mut self, words: usize, piece: usize, stream: bool) {
         let control = self.shared.control;
         for at in (0..words).step_by(piece) {
             let n = piece.min(words - at);
             self.turn += 1;
-            let (turn, data) = (self.turn, self.output.part(at, at + n));
+            let (turn, mine) = (self.turn, self.input.part(at, at + n));
+            let output = self.output.part(at, at + n);
             let slot = |r| self.shared.slot(r, turn);
             self.reclaim(turn);
-            copy(slot(self.rank).part(0, n), data, stream);
+            copy(slot(self.rank).part(0, n), mine, stream);
             publish(&control.posted[self.rank], turn);
             for r in self.peers() {
                 self.wait(&control.posted[r].0, turn);
             }
             if self.ranks == 2 {
-                sum_into(&[data], &[data, slot(1 - self.rank).part(0, n)], false);
+                sum_into(&[output], &[mine, slot(1 - self.rank).part(0, n)], false);
                 publish(&control.taken[self.rank], turn);
                 continue;
             }
@@ -337,7 +337,7 @@ impl Rank {
             for r in std::iter::once(self.rank).chain(self.peers()) {
                 self.wait(&control.reduced[r].0, turn);
                 let (from, to) = slice(n, r, self.ranks);
-                copy(data.part(from, to), slot(r).part(from, to), false);
+                copy(output.part(from, to), slot(r).part(from, to), false);
             }
             publish(&control.taken[self.rank], turn);
         }
