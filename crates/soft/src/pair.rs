@@ -5,6 +5,8 @@ mod message;
 mod post;
 mod receive;
 mod send;
+#[cfg(test)]
+mod tests;
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};

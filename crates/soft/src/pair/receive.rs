@@ -88,10 +88,14 @@ impl Pair {
     }
 
     fn receive_one(&self, inner: &mut Inner) -> Outcome {
-        let Inner { link: Some(link), recvs, recv_used, taken, filled, dropping, .. } = inner else {
+        let Inner { link: Some(link), wire: own, recvs, recv_used, taken, filled, dropping, .. } = inner else {
             return Outcome::Nothing;
         };
         let Link { remote, wire, ring } = link;
+        if !wire.answers(own.incarnation) {
+            // What is in its ring is for the queue pair that it is connected to, now or before this one was reset.
+            return Outcome::Nothing;
+        }
         if wire.is_void() {
             // The sender was told that what is left here failed.
             return Outcome::Nothing;

@@ -141,13 +141,14 @@ impl Pair {
     /// Completes requests from the front.
     fn retire(&self, inner: &mut Inner) -> bool {
         let Some(link) = &inner.link else { return false };
-        let acked = if link.wire.answers(inner.wire.incarnation) { link.wire.acked() } else { 0 };
+        let answers = link.wire.answers(inner.wire.incarnation);
+        let acked = if answers { link.wire.acked() } else { 0 };
         if acked > inner.sent {
             // No correct peer acknowledges what was not sent.
             self.fail(inner, CompletionStatus::RemoteOperation);
             return true;
         }
-        let refused = link.wire.refused();
+        let refused = if answers { link.wire.refused() } else { None };
         let mut worked = false;
         while let Some(send) = inner.sends.front() {
             let byte_len = match send.stage {
