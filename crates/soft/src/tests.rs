@@ -35,7 +35,7 @@ pub(crate) struct Side {
     pub(crate) qp: Arc<dyn QueuePair>,
     pub(crate) memory: Exposed,
     pub(crate) key: u32,
-    _pd: Arc<dyn ProtectionDomain>,
+    pub(crate) pd: Arc<dyn ProtectionDomain>,
     _mr: Arc<dyn fulmen_verbs::MemoryRegion>,
 }
 
@@ -56,7 +56,7 @@ pub(crate) fn side_on(device: Arc<dyn Device>, profile: Profile, kind: QueuePair
     let init = QueuePairInit { kind, send_cq: cq.clone(), recv_cq: cq.clone(), limits, signal_all: true };
     let qp = pd.create_qp(&init).unwrap();
     qp.modify(&Transition::Init { port: 1, access }).unwrap();
-    Side { device, cq, qp, memory: region.expose().unwrap(), key: mr.lkey(), _pd: pd, _mr: mr }
+    Side { device, cq, qp, memory: region.expose().unwrap(), key: mr.lkey(), pd, _mr: mr }
 }
 
 impl Side {

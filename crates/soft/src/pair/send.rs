@@ -200,19 +200,23 @@ impl Pair {
             QueuePairState::SendDrain => inner.draining,
             _ => 0,
         };
-        let sent = inner.sent;
         let mut worked = false;
         while inner.begun < limit && !inner.broken {
+            let before = inner.sends[inner.begun].stage;
             let stage = match self.begin_one(inner) {
                 Begun::As(stage) => stage,
-                Begun::Blocked => break,
+                Begun::Blocked => {
+                    // The parts that are in the ring already are for the peer to take, which makes room for the rest.
+                    worked |= inner.sends[inner.begun].stage != before;
+                    break;
+                }
             };
             inner.broken = matches!(stage, Stage::Failed(_));
             inner.sends[inner.begun].stage = stage;
             inner.begun += 1;
             worked = true;
         }
-        if let Some(link) = inner.link.as_ref().filter(|_| worked || inner.sent != sent) {
+        if let Some(link) = inner.link.as_ref().filter(|_| worked) {
             link.remote.wake();
         }
         worked

@@ -2,11 +2,14 @@
 
 use std::time::{Duration, Instant};
 
+use fulmen_memory::{FileAccess, Region};
+use fulmen_reach::{Doorbell, Node};
 use fulmen_verbs::{Completion, CompletionStatus, RecvRequest, SendRequest};
 
 use super::*;
 use crate::completion::QueueHandle;
-use crate::tests::{Side, side};
+use crate::layout::directory;
+use crate::tests::{Side, shared_words, side};
 
 /// Reached by no test that succeeds.
 const LONG: Duration = Duration::from_secs(30);
@@ -31,6 +34,27 @@ fn rich() -> Side {
 fn pair_of(side: &Side) -> Arc<Pair> {
     let queue = side.cq.as_any().downcast_ref::<QueueHandle>().unwrap();
     queue.0.pairs()[0].clone()
+}
+
+/// The doorbell of a side's device, and whether it was rung since.
+struct Bell(Doorbell, u32);
+
+impl Bell {
+    fn of(side: &Side) -> Bell {
+        let words = shared_words(side, &Node::open().unwrap(), crate::layout::wire::SIZE);
+        let bell = Doorbell::at(&words[0], directory::DOORBELL);
+        let rung = bell.sequence();
+        Bell(bell, rung)
+    }
+
+    fn was_rung(&self) -> bool {
+        self.0.sequence() != self.1
+    }
+}
+
+fn falls_asleep(side: &Side) {
+    let pair = pair_of(side);
+    until("a device's thread that sleeps", || pair.domain.device.directory.is_asleep().then_some(()));
 }
 
 fn send(side: &Side, wr_id: u64) {
@@ -65,4 +89,24 @@ fn messages_reach_the_partner_only() {
         let taken = next(&one);
         assert_eq!((taken.wr_id, taken.status), (wr_id, CompletionStatus::Success));
     }
+}
+
+#[test]
+fn parts_of_a_message_wake_an_idle_peer() {
+    const LONG_MESSAGE: usize = 1 << 20;
+    let [one, idle] = [rich(), rich()];
+    one.connect(&idle);
+    idle.connect(&one);
+    let file = std::fs::File::open(std::env::current_exe().unwrap()).unwrap();
+    let region = Region::map_file(&file, FileAccess::ReadOnly).unwrap();
+    let mr = one.pd.register(&region, 0..LONG_MESSAGE, Access::empty()).unwrap();
+    let piece = fulmen_verbs::Piece { memory: region.expose().unwrap().slice(0..LONG_MESSAGE), lkey: mr.lkey() };
+    falls_asleep(&idle);
+    let pair = pair_of(&idle);
+    let stopped = pair.inner();
+    let bell = Bell::of(&idle);
+    // It is longer than the ring.
+    one.qp.post_send(&[SendRequest::send(1, [piece])]).unwrap();
+    assert!(bell.was_rung(), "there are parts to be taken");
+    drop(stopped);
 }
