@@ -25,6 +25,7 @@ use crate::directory::SharedPair;
 use crate::domain::Domain;
 use crate::remote::Remote;
 use crate::wire::{Cause, OwnWire, PeerWire};
+use receive::Turn;
 use send::{Send, Timers};
 
 /// How long connecting to a peer may take, in RTR. A peer that takes longer is stopped.
@@ -187,7 +188,7 @@ impl Pair {
         if inner.link.is_none() {
             return Driven::default();
         }
-        let mut worked = self.receive(inner);
+        let mut worked = self.receive(inner) != Turn::Idle;
         if !inner.sends.is_empty() {
             worked |= self.advance(inner);
             inner.looks = if worked { 0 } else { inner.looks + 1 };
@@ -313,6 +314,8 @@ impl Pair {
                 // The peer may have sent already, and waits.
                 new.remote.wake();
                 inner.link = Some(new);
+                // What it has sent is seen by the device's thread, which may sleep, if nobody polls.
+                device.progress.kick();
             }
             Transition::ReadyToSend { timeout, retries, rnr_retries, .. } => {
                 if inner.state != QueuePairState::ReadyToReceive || self.is_reliable() {

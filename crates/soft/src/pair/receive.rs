@@ -14,6 +14,15 @@ use crate::remote::{Lookup, Remote};
 /// Messages taken before others have their turn.
 const MESSAGES_A_TURN: usize = 64;
 
+/// What a look at the peer's ring brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    Idle,
+    Worked,
+    /// There may be more, after the others' turn.
+    Full,
+}
+
 /// What became of the next frame.
 enum Outcome {
     /// There is none, or it waits for a mapping or a RECV.
@@ -37,13 +46,18 @@ enum Missing {
 }
 
 impl Pair {
-    /// Takes what has arrived: whether there was anything.
-    pub(super) fn receive(&self, inner: &mut Inner) -> bool {
+    /// Takes what has arrived.
+    pub(super) fn receive(&self, inner: &mut Inner) -> Turn {
         let mut worked = false;
+        let mut full = true;
         for _ in 0..MESSAGES_A_TURN {
             match self.receive_one(inner) {
-                Outcome::Nothing => break,
+                Outcome::Nothing => {
+                    full = false;
+                    break;
+                }
                 Outcome::Stalled => {
+                    full = false;
                     if inner.stalled != Some(inner.taken) {
                         inner.stalled = Some(inner.taken);
                         inner.wire.stall(inner.taken);
@@ -60,7 +74,7 @@ impl Pair {
                 }
                 Outcome::Refused { recv, sender } => {
                     self.refuse(inner, recv, sender);
-                    return true;
+                    return Turn::Worked;
                 }
             }
         }
@@ -68,7 +82,11 @@ impl Pair {
             inner.wire.acknowledge(inner.taken);
             link.remote.wake();
         }
-        worked
+        match (full, worked) {
+            (true, _) => Turn::Full,
+            (false, true) => Turn::Worked,
+            (false, false) => Turn::Idle,
+        }
     }
 
     fn refuse(&self, inner: &mut Inner, recv: Option<CompletionStatus>, sender: CompletionStatus) {

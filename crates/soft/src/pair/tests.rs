@@ -110,3 +110,40 @@ fn parts_of_a_message_wake_an_idle_peer() {
     assert!(bell.was_rung(), "there are parts to be taken");
     drop(stopped);
 }
+
+#[test]
+fn requests_to_a_silent_peer_wake_the_own_thread() {
+    let [one, silent] = [rich(), rich()];
+    one.connect(&silent);
+    silent.connect(&one);
+    silent.qp.modify(&Transition::Error).unwrap();
+    let bell = Bell::of(&one);
+    send(&one, 1);
+    assert!(bell.was_rung(), "the clock of a silent peer runs");
+    assert_eq!(next(&one).status, CompletionStatus::RetryExceeded);
+}
+
+#[test]
+fn what_arrived_early_wakes_the_own_thread() {
+    const MESSAGES: u64 = 100;
+    let [one, early] = [rich(), rich()];
+    early.connect(&one);
+    let pair = pair_of(&early);
+    let stopped = pair.inner();
+    let bell = Bell::of(&one);
+    one.connect(&early);
+    assert!(bell.was_rung(), "the peer may have sent before");
+    drop(stopped);
+    // The messages are there before the RECVs are, and more than one turn takes.
+    let own = pair_of(&one);
+    let own_stopped = own.inner();
+    (0..MESSAGES).for_each(|wr_id| send(&early, wr_id));
+    // It does not see that they find no RECV.
+    let stopped = pair.inner();
+    drop(own_stopped);
+    let recvs: Vec<_> = (0..MESSAGES).map(|wr_id| RecvRequest::new(wr_id, [one.piece(8192..12288)])).collect();
+    let bell = Bell::of(&one);
+    one.qp.post_recv(&recvs).unwrap();
+    assert!(bell.was_rung(), "more than one turn takes");
+    drop(stopped);
+}
