@@ -29,8 +29,9 @@ const MOST_DEVICES: u32 = 32;
 /// Directories are shared under well-known keys: whoever knows the node's name may read them.
 const DIRECTORY_KEY: u64 = u64::from_be_bytes(*b"FLMSOFT\0");
 
-/// How long the end of a registration waits for a peer that is just working on it. A peer that takes longer is stopped.
-const WORK_PATIENCE: Duration = Duration::from_secs(2);
+/// How long the end of a registration or of a connection waits for a peer that is just working on this process's memory.
+/// A peer that takes longer is stopped.
+pub(crate) const WORK_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Why a soft device was not opened.
 #[derive(Debug, thiserror::Error)]
@@ -70,8 +71,9 @@ pub enum OpenError {
 /// A device has one port. Its only GID names the node on which it was opened, so that peers find it. A device and all
 /// that was made of it keep the node open.
 ///
-/// Two calls wait for a peer: the transition to RTR connects to it, which ends after 10 s with
-/// [`VerbsError::Unreachable`], and the end of a registration waits for a peer that is just working on it, 2 s at most.
+/// Some calls wait for a peer: the transition to RTR connects to it, which ends after 10 s with
+/// [`VerbsError::Unreachable`]; the end of a registration, and of a connection (the transitions to ERR and RESET, and the
+/// end of the queue pair), waits for a peer that is just working on the memory, 2 s at most.
 #[derive(Clone)]
 pub struct SoftDevice {
     core: Arc<DeviceCore>,
@@ -101,7 +103,19 @@ pub(crate) struct DeviceCore {
     slots: Mutex<VecDeque<(u32, u32)>>,
     remotes: Mutex<HashMap<(NodeAddress, u32), Weak<Remote>>>,
     /// Peers that were in the middle of something when their queue pair was let go.
-    lingering: Mutex<Vec<(Arc<Remote>, PeerWire)>>,
+    lingering: Mutex<Vec<Arc<Lingering>>>,
+}
+
+/// A peer that was in the middle of a WRITE, READ or atomic when its queue pair was let go.
+pub(crate) struct Lingering {
+    remote: Arc<Remote>,
+    wire: PeerWire,
+}
+
+impl Lingering {
+    fn works(&self) -> bool {
+        self.remote.is_alive() && self.wire.works()
+    }
 }
 
 impl SoftDevice {
@@ -272,24 +286,37 @@ impl DeviceCore {
         Ok(remote)
     }
 
-    /// Remembers a peer that works on a registration of this process, and starts nothing new.
-    pub(crate) fn linger(&self, remote: Arc<Remote>, wire: PeerWire) {
-        if wire.works() {
-            lock(&self.lingering).push((remote, wire));
+    /// Remembers a peer that works on a registration of this process, and starts nothing new; `None` if it does not.
+    pub(crate) fn linger(&self, remote: Arc<Remote>, wire: PeerWire) -> Option<Arc<Lingering>> {
+        let mut lingering = lock(&self.lingering);
+        lingering.retain(|peer| peer.works());
+        let peer = Arc::new(Lingering { remote, wire });
+        if !peer.works() {
+            return None;
+        }
+        lingering.push(peer.clone());
+        Some(peer)
+    }
+
+    /// Waits until a peer has done what it was in the middle of: 2 s at most.
+    pub(crate) fn wait_for(&self, peer: &Lingering) {
+        let until = Instant::now() + WORK_PATIENCE;
+        while peer.works() && Instant::now() < until {
+            thread::yield_now();
         }
     }
 
     fn lingers_on(&self, key: u32) -> bool {
         let mut lingering = lock(&self.lingering);
-        lingering.retain(|(remote, wire)| remote.is_alive() && wire.works());
-        lingering.iter().any(|(_, wire)| wire.works_on(key))
+        lingering.retain(|peer| peer.works());
+        lingering.iter().any(|peer| peer.wire.works_on(key))
     }
 
     /// Waits until no peer works on registration `key`, which is no longer valid: 2 s at most, after which the peer is
     /// taken to be stopped.
     pub(crate) fn wait_for_peers(&self, key: u32) {
         let until = Instant::now() + WORK_PATIENCE;
-        let pairs: Vec<Arc<Pair>> = lock(&self.pairs).clone();
+        let pairs: Vec<Arc<Pair>> = lock(&self.pairs).iter().filter(|pair| pair.peer_works_on(key)).cloned().collect();
         for pair in pairs {
             while pair.peer_works_on(key) && Instant::now() < until {
                 thread::yield_now();

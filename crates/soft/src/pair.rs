@@ -20,7 +20,7 @@ use fulmen_verbs::{
 
 use crate::Profile;
 use crate::completion::Queue;
-use crate::device::{lock, pair_slot};
+use crate::device::{Lingering, lock, pair_slot};
 use crate::directory::SharedPair;
 use crate::domain::Domain;
 use crate::remote::Remote;
@@ -43,7 +43,6 @@ pub(crate) struct Pair {
     send_queue: Arc<Queue>,
     recv_queue: Arc<Queue>,
     inner: Mutex<Inner>,
-    _claim: Claim,
 }
 
 /// What changes. The lock is this process's own.
@@ -52,6 +51,8 @@ struct Inner {
     access: Access,
     wire: OwnWire,
     link: Option<Link>,
+    /// The last peer, if it was in the middle of something when it was let go.
+    lingering: Option<Arc<Lingering>>,
     /// Requests that were posted and have not completed, oldest first.
     sends: VecDeque<Send>,
     /// How many of them were begun, from the front.
@@ -99,14 +100,13 @@ pub(crate) struct Driven {
 }
 
 impl Pair {
-    pub(crate) fn new(
+    fn new(
         domain: &Arc<Domain>,
         init: &QueuePairInit,
         send_queue: Arc<Queue>,
         recv_queue: Arc<Queue>,
     ) -> Result<Arc<Pair>, VerbsError> {
         let device = &domain.device;
-        let claim = device.budgets.queue_pairs.take()?;
         let Some(number) = device.take_slot() else {
             let limit = device.info.limits.queue_pairs.into();
             let (device, what) = (device.info.name.clone(), "queue pairs");
@@ -132,6 +132,7 @@ impl Pair {
             access: Access::empty(),
             wire,
             link: None,
+            lingering: None,
             sends: VecDeque::with_capacity(limits.send_depth as usize),
             begun: 0,
             draining: 0,
@@ -156,7 +157,6 @@ impl Pair {
             send_queue,
             recv_queue,
             inner: Mutex::new(inner),
-            _claim: claim,
         });
         pair.send_queue.attach(&pair);
         pair.recv_queue.attach(&pair);
@@ -235,8 +235,8 @@ impl Pair {
     fn unlink(&self, inner: &mut Inner) {
         if let Some(link) = inner.link.take() {
             link.remote.wake();
-            // It may be in the middle of a WRITE, for which the end of the registration has to wait.
-            self.domain.device.linger(link.remote, link.wire);
+            // It may be in the middle of a WRITE, for which whoever uses the memory otherwise has to wait.
+            inner.lingering = self.domain.device.linger(link.remote, link.wire);
         }
     }
 
@@ -296,8 +296,8 @@ impl Pair {
             self.check_path(path)?;
             link = Some(self.connect(path)?);
         }
-        let mut inner = self.inner();
-        let inner = &mut *inner;
+        let mut guard = self.inner();
+        let inner = &mut *guard;
         check(inner)?;
         match *transition {
             Transition::Reset => self.reset(inner)?,
@@ -332,6 +332,13 @@ impl Pair {
             }
             Transition::Error => self.break_off(inner),
         }
+        if matches!(transition, Transition::Reset | Transition::Error)
+            && let Some(peer) = inner.lingering.take()
+        {
+            // The memory is the caller's to use otherwise after this.
+            drop(guard);
+            device.wait_for(&peer);
+        }
         Ok(())
     }
 }
@@ -353,40 +360,56 @@ impl SharedPair {
 }
 
 /// What users hold of a queue pair. Dropping it destroys the queue pair.
-pub(crate) struct PairHandle(pub(crate) Arc<Pair>);
+pub(crate) struct PairHandle {
+    pair: Arc<Pair>,
+    /// Given back with the handle, while threads that look at all queue pairs may still hold this one.
+    _claim: Claim,
+}
+
+impl PairHandle {
+    pub(crate) fn new(
+        domain: &Arc<Domain>,
+        init: &QueuePairInit,
+        send_queue: Arc<Queue>,
+        recv_queue: Arc<Queue>,
+    ) -> Result<PairHandle, VerbsError> {
+        let claim = domain.device.budgets.queue_pairs.take()?;
+        Ok(PairHandle { pair: Pair::new(domain, init, send_queue, recv_queue)?, _claim: claim })
+    }
+}
 
 impl QueuePair for PairHandle {
     fn qp_num(&self) -> u32 {
-        self.0.number
+        self.pair.number
     }
 
     fn state(&self) -> QueuePairState {
-        self.0.inner().state
+        self.pair.inner().state
     }
 
     fn limits(&self) -> QueuePairLimits {
-        self.0.limits
+        self.pair.limits
     }
 
     fn modify(&self, transition: &Transition) -> Result<(), VerbsError> {
-        self.0.change(transition)
+        self.pair.change(transition)
     }
 
     fn post_send(&self, requests: &[SendRequest]) -> Result<(), PostError> {
-        self.0.post_sends(requests)
+        self.pair.post_sends(requests)
     }
 
     fn post_recv(&self, requests: &[RecvRequest]) -> Result<(), PostError> {
-        self.0.post_recvs(requests)
+        self.pair.post_recvs(requests)
     }
 }
 
 impl Drop for PairHandle {
     fn drop(&mut self) {
-        let pair = &self.0;
+        let pair = &self.pair;
         let device = &pair.domain.device;
         device.directory.clear_pair(pair_slot(pair.number));
-        {
+        let lingering = {
             let mut inner = pair.inner();
             // The peer learns first that nothing may be read any more; the memory goes after that.
             inner.wire.void();
@@ -394,10 +417,14 @@ impl Drop for PairHandle {
             pair.unlink(&mut inner);
             inner.sends.clear();
             inner.recvs.clear();
-        }
+            inner.lingering.take()
+        };
         pair.send_queue.detach(pair);
         pair.recv_queue.detach(pair);
         device.remove_pair(pair);
         device.give_slot_back(pair.number);
+        if let Some(peer) = lingering {
+            device.wait_for(&peer);
+        }
     }
 }

@@ -36,7 +36,7 @@ pub(crate) struct Side {
     pub(crate) memory: Exposed,
     pub(crate) key: u32,
     pub(crate) pd: Arc<dyn ProtectionDomain>,
-    _mr: Arc<dyn fulmen_verbs::MemoryRegion>,
+    pub(crate) mr: Arc<dyn fulmen_verbs::MemoryRegion>,
 }
 
 pub(crate) fn side(profile: Profile, kind: QueuePairKind) -> Side {
@@ -56,7 +56,7 @@ pub(crate) fn side_on(device: Arc<dyn Device>, profile: Profile, kind: QueuePair
     let init = QueuePairInit { kind, send_cq: cq.clone(), recv_cq: cq.clone(), limits, signal_all: true };
     let qp = pd.create_qp(&init).unwrap();
     qp.modify(&Transition::Init { port: 1, access }).unwrap();
-    Side { device, cq, qp, memory: region.expose().unwrap(), key: mr.lkey(), pd, _mr: mr }
+    Side { device, cq, qp, memory: region.expose().unwrap(), key: mr.lkey(), pd, mr }
 }
 
 impl Side {

@@ -8,6 +8,7 @@ use fulmen_verbs::{Completion, CompletionStatus, RecvRequest, SendRequest};
 
 use super::*;
 use crate::completion::QueueHandle;
+use crate::device::WORK_PATIENCE;
 use crate::layout::directory;
 use crate::tests::{Side, shared_words, side};
 
@@ -146,4 +147,28 @@ fn what_arrived_early_wakes_the_own_thread() {
     one.qp.post_recv(&recvs).unwrap();
     assert!(bell.was_rung(), "more than one turn takes");
     drop(stopped);
+}
+
+#[test]
+fn the_end_of_a_connection_waits_for_a_peer_at_work() {
+    // The registration outlives the queue pair.
+    let ends: [fn(Arc<dyn QueuePair>); 3] =
+        [|qp| qp.modify(&Transition::Error).unwrap(), |qp| qp.modify(&Transition::Reset).unwrap(), drop];
+    let threads = ends.map(|end| {
+        std::thread::spawn(move || {
+            let [one, working] = [rich(), rich()];
+            one.connect(&working);
+            working.connect(&one);
+            // It was stopped in the middle of a WRITE, for ever.
+            pair_of(&working).inner().wire.work_on(one.key);
+            let Side { qp, mr, .. } = one;
+            let start = Instant::now();
+            end(qp);
+            assert!(start.elapsed() >= WORK_PATIENCE, "the peer may still write");
+            drop(mr);
+        })
+    });
+    for thread in threads {
+        thread.join().unwrap();
+    }
 }
