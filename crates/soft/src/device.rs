@@ -71,8 +71,8 @@ pub enum OpenError {
 /// A device has one port. Its only GID names the node on which it was opened, so that peers find it. A device and all
 /// that was made of it keep the node open.
 ///
-/// Some calls wait for a peer: the transition to RTR connects to it, which ends after 10 s with
-/// [`VerbsError::Unreachable`]; the end of a registration, and of a connection (the transitions to ERR and RESET, and the
+/// Some calls wait for a peer: the transition to RTR connects to it, and ends with [`VerbsError::Unreachable`] if the peer
+/// is stopped, or in error or connected to another queue pair, for 10 s (so reset both sides before either connects); the end of a registration, and of a connection (the transitions to ERR and RESET, and the
 /// end of the queue pair), waits for a peer that is just working on the memory, 2 s at most.
 #[derive(Clone)]
 pub struct SoftDevice {
@@ -266,7 +266,7 @@ impl DeviceCore {
     }
 
     /// The device that has queue pair `number`, at `gid`.
-    pub(crate) fn remote(&self, gid: Gid, number: u32, deadline: Duration) -> Result<Arc<Remote>, Cause> {
+    pub(crate) fn remote(&self, gid: Gid, number: u32, until: Instant) -> Result<Arc<Remote>, Cause> {
         let address = NodeAddress::on_this_host(gid.0)?;
         let index = pair_device(number);
         let known = |remotes: &HashMap<(NodeAddress, u32), Weak<Remote>>| {
@@ -275,8 +275,8 @@ impl DeviceCore {
         if let Some(remote) = known(&lock(&self.remotes)) {
             return Ok(remote);
         }
-        let peer = self.node.connect(&address, deadline)?;
-        let remote = Remote::open(peer, directory_key(index), self.profile.code(), deadline)?;
+        let peer = self.node.connect(&address, until.saturating_duration_since(Instant::now()))?;
+        let remote = Remote::open(peer, directory_key(index), self.profile.code(), until)?;
         let mut remotes = lock(&self.remotes);
         if let Some(first) = known(&remotes) {
             return Ok(first);

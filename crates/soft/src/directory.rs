@@ -67,7 +67,7 @@ impl Directory {
 
     pub(crate) fn set_pair(&self, slot: usize, number: u32, pair: SharedPair) {
         let entry = at::PAIRS + slot * at::PAIR_SIZE;
-        self.word(entry + at::PAIR_NUMBER).store(0, SeqCst);
+        self.word(entry + at::PAIR_NUMBER).store(at::PAIR_CHANGES | u64::from(number), SeqCst);
         fence(SeqCst);
         self.word(entry + at::PAIR_WIRE).store(pair.wire.to_u64(), Relaxed);
         self.word(entry + at::PAIR_INCARNATION).store(pair.incarnation, Relaxed);
@@ -78,7 +78,13 @@ impl Directory {
         self.word(at::PAIRS + slot * at::PAIR_SIZE + at::PAIR_NUMBER).store(0, SeqCst);
     }
 
-    /// The entry of queue pair `number` in `slot`.
+    /// Whether queue pair `number` is in `slot`, even if its entry is just being changed.
+    pub(crate) fn has_pair(&self, slot: usize, number: u32) -> bool {
+        let entry = at::PAIRS + (slot % at::PAIR_SLOTS) * at::PAIR_SIZE;
+        self.word(entry + at::PAIR_NUMBER).load(Acquire) & !at::PAIR_CHANGES == u64::from(number)
+    }
+
+    /// The entry of queue pair `number` in `slot`; `None` while it is being changed, too.
     pub(crate) fn pair(&self, slot: usize, number: u32) -> Option<SharedPair> {
         let entry = at::PAIRS + (slot % at::PAIR_SLOTS) * at::PAIR_SIZE;
         let named = || self.word(entry + at::PAIR_NUMBER).load(Acquire) == u64::from(number);

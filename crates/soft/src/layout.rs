@@ -30,8 +30,9 @@ pub(crate) mod directory {
     pub(crate) const PAIRS: usize = 4096;
     pub(crate) const PAIR_SLOTS: usize = 1024;
     pub(crate) const PAIR_SIZE: usize = 32;
-    /// The queue pair's number; 0 while the entry is empty or being changed.
+    /// The queue pair's number, with [`PAIR_CHANGES`] while the entry is being changed; 0 while it is empty.
     pub(crate) const PAIR_NUMBER: usize = 0;
+    pub(crate) const PAIR_CHANGES: u64 = 1 << 32;
     pub(crate) const PAIR_WIRE: usize = 8;
     pub(crate) const PAIR_INCARNATION: usize = 16;
 

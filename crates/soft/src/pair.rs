@@ -1,6 +1,7 @@
 //! Queue pairs: their states, and what keeps them going.
 
 mod across;
+mod connect;
 mod message;
 mod post;
 mod receive;
@@ -10,7 +11,7 @@ mod tests;
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use fulmen_reach::ring::Consumer;
 use fulmen_verbs::{
@@ -24,12 +25,9 @@ use crate::device::{Lingering, lock, pair_slot};
 use crate::directory::SharedPair;
 use crate::domain::Domain;
 use crate::remote::Remote;
-use crate::wire::{Cause, OwnWire, PeerWire};
+use crate::wire::{OwnWire, PeerWire};
 use receive::Turn;
 use send::{Send, Timers};
-
-/// How long connecting to a peer may take, in RTR. A peer that takes longer is stopped.
-const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Idle looks at a queue pair between two looks at the clock.
 const LOOKS_PER_CLOCK: u32 = 16;
@@ -242,6 +240,13 @@ impl Pair {
 
     /// Takes a new wire, so that nothing of the old connection is mistaken for the next one's.
     fn reset(&self, inner: &mut Inner) -> Result<(), VerbsError> {
+        if let QueuePairState::Reset | QueuePairState::Init = inner.state {
+            // It had no connection yet, and a peer may be bound to its wire already.
+            inner.recvs.clear();
+            inner.forget();
+            inner.state = QueuePairState::Reset;
+            return Ok(());
+        }
         let device = &self.domain.device;
         let wire = OwnWire::new(&device.node, self.number, self.kind);
         let wire = wire.map_err(|cause| device.system("modify to RESET", &cause))?;
@@ -254,24 +259,6 @@ impl Pair {
         inner.forget();
         inner.state = QueuePairState::Reset;
         Ok(())
-    }
-
-    fn connect(&self, path: &Path) -> Result<Link, VerbsError> {
-        let open = || -> Result<Link, Cause> {
-            let number = path.remote_qp;
-            let remote = self.domain.device.remote(path.remote_gid, number, CONNECT_PATIENCE)?;
-            let Some(pair) = remote.directory.pair(pair_slot(number), number) else {
-                return Err(format!("it has no queue pair {number}").into());
-            };
-            let region = remote.peer.map(pair.wire, CONNECT_PATIENCE)?;
-            let (wire, ring) = PeerWire::open(&region, number, self.kind, pair.incarnation)?;
-            Ok(Link { remote, wire, ring })
-        };
-        open().map_err(|cause| VerbsError::Unreachable {
-            qp_num: self.number,
-            peer: path.remote_gid.to_string(),
-            cause: cause.to_string(),
-        })
     }
 
     fn check_path(&self, path: &Path) -> Result<(), VerbsError> {
@@ -292,9 +279,13 @@ impl Pair {
         // Connecting waits for another process, and is done without the lock for that reason.
         let mut link = None;
         if let Transition::ReadyToReceive { path, .. } = transition {
-            check(&self.inner())?;
+            let own = {
+                let inner = self.inner();
+                check(&inner)?;
+                inner.wire.incarnation
+            };
             self.check_path(path)?;
-            link = Some(self.connect(path)?);
+            link = Some(self.connect(path, own)?);
         }
         let mut guard = self.inner();
         let inner = &mut *guard;

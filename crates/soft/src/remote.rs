@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fulmen_memory::Exposed;
 use fulmen_reach::{Doorbell, Peer, ReachError, ShareKey};
@@ -48,8 +48,8 @@ pub(crate) enum Lookup {
 
 impl Remote {
     /// Maps the directory that `peer` shares under `key`.
-    pub(crate) fn open(peer: Arc<Peer>, key: ShareKey, profile: u64, deadline: Duration) -> Result<Arc<Remote>, Cause> {
-        let region = peer.map(key, deadline)?;
+    pub(crate) fn open(peer: Arc<Peer>, key: ShareKey, profile: u64, until: Instant) -> Result<Arc<Remote>, Cause> {
+        let region = peer.map(key, until.saturating_duration_since(Instant::now()))?;
         if region.len() != at::SIZE {
             return Err(format!("its directory has {} bytes and not {}", region.len(), at::SIZE).into());
         }

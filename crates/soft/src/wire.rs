@@ -140,6 +140,11 @@ impl PeerWire {
         self.words.atomic_u64(at::PARTNER).load(Relaxed) == partner
     }
 
+    /// Whether the peer is connected, or was, to another queue pair than `partner`.
+    pub(crate) fn is_taken(&self, partner: u64) -> bool {
+        ![0, partner].contains(&self.words.atomic_u64(at::PARTNER).load(Relaxed))
+    }
+
     /// Whether what the peer had posted is void.
     pub(crate) fn is_void(&self) -> bool {
         // What was copied out of the peer's memory before this was read before this.

@@ -172,3 +172,32 @@ fn the_end_of_a_connection_waits_for_a_peer_at_work() {
         thread.join().unwrap();
     }
 }
+
+#[test]
+fn a_peer_that_is_reset_later_is_waited_for() {
+    let [one, other] = [rich(), rich()];
+    one.connect(&other);
+    other.connect(&one);
+    recv(&one, 1);
+    send(&other, 1);
+    assert_eq!(next(&one).status, CompletionStatus::Success);
+    let access = pair_of(&one).inner().access;
+    let again = |side: &Side| {
+        side.qp.modify(&Transition::Reset).unwrap();
+        side.qp.modify(&Transition::Init { port: 1, access }).unwrap();
+    };
+    again(&one);
+    std::thread::scope(|scope| {
+        let connected = scope.spawn(|| one.connect(&other));
+        // Its wire is that of the connection before.
+        again(&other);
+        connected.join().unwrap();
+    });
+    // From INIT nothing changes that a peer is bound to.
+    again(&other);
+    other.connect(&one);
+    recv(&one, 2);
+    assert_eq!(one.poll(), [], "a message of the connection before");
+    send(&other, 2);
+    assert_eq!((next(&one).wr_id, next(&other).status), (2, CompletionStatus::Success));
+}
