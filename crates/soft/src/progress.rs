@@ -1,7 +1,7 @@
 //! The device's own thread, which drives the queue pairs while the program does not.
 //!
-//! It is in one of two moods. While the program polls it only looks up now and then whether it still does, and peers do
-//! not ring. Otherwise it is *in charge*: it says so in the directory (`ASLEEP`), so that peers ring its doorbell for
+//! It is in one of two moods. While the program polls it looks up now and then whether it still does, drives what the
+//! program does not poll, and peers do not ring. Otherwise it is *in charge*: it says so in the directory (`ASLEEP`), so that peers ring its doorbell for
 //! whatever arrives, and sleeps until they do.
 
 use std::collections::VecDeque;
@@ -130,6 +130,11 @@ impl Progress {
             if !few && self.waiting.load(Ordering::SeqCst) == 0 {
                 self.leave_charge();
                 let _ = self.doorbell.wait(seen, POLLED_LATELY);
+                // Whoever polls may poll one completion queue, and leave the others to this thread.
+                match device.upgrade() {
+                    Some(device) => device.drive_all(),
+                    None => return,
+                };
                 continue;
             }
             self.take_charge();

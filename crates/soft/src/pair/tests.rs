@@ -10,7 +10,7 @@ use super::*;
 use crate::completion::QueueHandle;
 use crate::device::WORK_PATIENCE;
 use crate::layout::directory;
-use crate::tests::{Side, shared_words, side};
+use crate::tests::{Side, shared_words, side, side_on};
 
 /// Reached by no test that succeeds.
 const LONG: Duration = Duration::from_secs(30);
@@ -200,4 +200,20 @@ fn a_peer_that_is_reset_later_is_waited_for() {
     assert_eq!(one.poll(), [], "a message of the connection before");
     send(&other, 2);
     assert_eq!((next(&one).wr_id, next(&other).status), (2, CompletionStatus::Success));
+}
+
+#[test]
+fn who_polls_one_queue_does_not_starve_the_others() {
+    let polled = rich();
+    let left_alone = side_on(polled.device.clone(), Profile::Infiniband, QueuePairKind::Rc);
+    let peer = rich();
+    left_alone.connect(&peer);
+    peer.connect(&left_alone);
+    recv(&left_alone, 1);
+    send(&peer, 1);
+    let sent = until("a message to a queue that nobody polls", || {
+        assert_eq!(polled.poll_one(), None);
+        peer.poll_one()
+    });
+    assert_eq!(sent.status, CompletionStatus::Success);
 }
