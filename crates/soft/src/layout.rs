@@ -75,7 +75,7 @@ pub(crate) mod wire {
 
     /// How many incoming messages were taken.
     pub(crate) const ACKED: usize = 4 * LINE;
-    /// One more than the number of the incoming message that found no RECV.
+    /// One more than the number of the incoming message that finds no RECV; 0 while there is none.
     pub(crate) const STALLED: usize = 4 * LINE + 8;
     /// The incoming message that was refused, and why: one more than its number in the upper 56 bits, the completion
     /// status for its sender in the lower 8.

@@ -72,6 +72,11 @@ impl OwnWire {
         self.words.atomic_u64(at::STALLED).store(number + 1, Release);
     }
 
+    /// Says that there is a RECV for every incoming message that was said to have found none.
+    pub(crate) fn unstall(&self) {
+        self.words.atomic_u64(at::STALLED).store(0, Release);
+    }
+
     /// Says that incoming message `number` is refused.
     pub(crate) fn refuse(&self, number: u64, status: CompletionStatus) {
         self.words.atomic_u64(at::REFUSED).store((number + 1) << 8 | u64::from(status as u32 as u8), Release);

@@ -106,7 +106,8 @@ impl Pair {
     }
 
     fn receive_one(&self, inner: &mut Inner) -> Outcome {
-        let Inner { link: Some(link), wire: own, recvs, recv_used, taken, filled, dropping, .. } = inner else {
+        let Inner { link: Some(link), wire: own, recvs, recv_used, taken, filled, dropping, stalled, .. } = inner
+        else {
             return Outcome::Nothing;
         };
         let Link { remote, wire, ring } = link;
@@ -141,6 +142,11 @@ impl Pair {
             }
             return if self.is_reliable() { Outcome::Stalled } else { Outcome::Nothing };
         };
+        if stalled.take().is_some() {
+            // Mapping and copying take as long as they do, which the sender's clock does not count.
+            own.unstall();
+            remote.wake();
+        }
         if header.kind != Kind::Written
             && let Err(refused) = self.check_room(&header, recv)
         {

@@ -343,6 +343,7 @@ impl Pair {
         inner.timers.lost_since = None;
         let Some(Stage::Sent(front)) = inner.sends.front().map(|send| send.stage) else { return None };
         if !self.is_reliable() || link.wire.stalled() != Some(front) {
+            inner.timers.stalled = None;
             return None;
         }
         let retries = inner.timers.not_ready?;

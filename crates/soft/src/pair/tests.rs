@@ -217,3 +217,25 @@ fn who_polls_one_queue_does_not_starve_the_others() {
     });
     assert_eq!(sent.status, CompletionStatus::Success);
 }
+
+#[test]
+fn a_late_recv_stops_the_clock_before_the_bytes_are_there() {
+    let [one, late] = [rich(), rich()];
+    one.connect(&late);
+    late.connect(&one);
+    let sender = pair_of(&one);
+    let stalled = |sender: &Inner| sender.link.as_ref().and_then(|link| link.wire.stalled());
+    // Out of the sender's memory, which has to be mapped first.
+    let stopped = {
+        let mut inner = sender.inner();
+        inner.timers = Timers::default();
+        drop(inner);
+        one.qp.post_send(&[SendRequest::send(1, [one.piece(4096..8192)])]).unwrap();
+        sender.inner()
+    };
+    until("a message without a RECV", || stalled(&stopped));
+    recv(&late, 1);
+    assert_eq!(stalled(&stopped), None, "there is a RECV");
+    drop(stopped);
+    assert_eq!((next(&late).status, next(&one).status), (CompletionStatus::Success, CompletionStatus::Success));
+}
