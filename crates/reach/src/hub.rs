@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use fulmen_memory::Region;
@@ -33,13 +33,28 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// Frames taken from one connection before the others have their turn.
 const FRAMES_A_TURN: usize = 16;
 
-type OnDeath = Arc<dyn Fn(&NodeAddress) + Send + Sync>;
+type OnDeath = dyn Fn(&NodeAddress) + Send + Sync;
+
+/// What is called when a peer dies: for as long as the node is open, or as somebody else keeps it.
+pub(crate) enum Callback {
+    Owned(Arc<OnDeath>),
+    Lent(Weak<OnDeath>),
+}
+
+impl Callback {
+    fn get(&self) -> Option<Arc<OnDeath>> {
+        match self {
+            Callback::Owned(callback) => Some(callback.clone()),
+            Callback::Lent(callback) => callback.upgrade(),
+        }
+    }
+}
 
 /// What the node's handles and its thread share.
 pub(crate) struct Core {
     address: NodeAddress,
     shares: Mutex<HashMap<u64, Region>>,
-    on_death: Mutex<Vec<OnDeath>>,
+    on_death: Mutex<Vec<Callback>>,
     /// Links for the thread to watch.
     adopted: Mutex<Vec<Arc<Link>>>,
     stopped: AtomicBool,
@@ -92,8 +107,19 @@ impl Core {
         lock(&self.shares).get(&key).cloned()
     }
 
-    pub(crate) fn on_death(&self, callback: OnDeath) {
-        lock(&self.on_death).push(callback);
+    pub(crate) fn on_death(&self, callback: Callback) {
+        let mut callbacks = lock(&self.on_death);
+        // Those whose owners are gone go with the next one that comes, so that they cannot pile up.
+        callbacks.retain(|known| match known {
+            Callback::Owned(_) => true,
+            Callback::Lent(callback) => callback.strong_count() > 0,
+        });
+        callbacks.push(callback);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn callbacks(&self) -> usize {
+        lock(&self.on_death).len()
     }
 
     /// Has the thread watch a link, which it greets first.
@@ -219,7 +245,7 @@ impl Hub {
             return;
         }
         // A callback may register another one, so the lock is not held.
-        let callbacks = lock(&self.core.on_death).clone();
+        let callbacks: Vec<Arc<OnDeath>> = lock(&self.core.on_death).iter().filter_map(Callback::get).collect();
         for death in &deaths {
             for callback in &callbacks {
                 // A callback that panics has said so by the panic's own message; the others are still served.

@@ -66,6 +66,8 @@ pub enum OpenError {
     },
 }
 
+type OnDeath = dyn Fn(&NodeAddress) + Send + Sync;
+
 /// Opens user-space RDMA devices.
 ///
 /// A device has one port. Its only GID names the node on which it was opened, so that peers find it. A device and all
@@ -94,6 +96,8 @@ pub(crate) struct DeviceCore {
     pub(crate) directory: Directory,
     pub(crate) registrations: Registrations,
     pub(crate) progress: Arc<Progress>,
+    /// Called by the node as long as the device is there.
+    _on_death: Arc<OnDeath>,
     /// The device's number on its node: a part of the numbers of its queue pairs.
     index: u32,
     directory_key: ShareKey,
@@ -152,12 +156,17 @@ impl SoftDevice {
             queue_pairs: Budget::new(name.as_str(), "queue pairs", limits.queue_pairs.into()),
         };
         let capabilities = profile.capabilities();
+        let progress = Arc::new(Progress::new(directory.clone(), &words));
+        let kicked = progress.clone();
+        let on_death: Arc<OnDeath> = Arc::new(move |_| kicked.kick());
+        node.on_death_while(Arc::downgrade(&on_death));
         let core = Arc::new(DeviceCore {
             node: node.clone(),
             profile,
             info: DeviceInfo { name, provider: "soft", ports: 1, limits, capabilities },
             budgets,
-            progress: Arc::new(Progress::new(directory.clone(), &words)),
+            progress,
+            _on_death: on_death,
             directory,
             registrations: Registrations::new(random),
             index,
@@ -169,12 +178,6 @@ impl SoftDevice {
             lingering: Mutex::default(),
         });
         progress::start(&core).map_err(|cause| OpenError::System { action: "start a thread", cause })?;
-        let progress = Arc::downgrade(&core.progress);
-        node.on_death(Box::new(move |_| {
-            if let Some(progress) = progress.upgrade() {
-                progress.kick();
-            }
-        }));
         Ok(Arc::new(SoftDevice { core }))
     }
 }
@@ -270,7 +273,7 @@ impl DeviceCore {
         let address = NodeAddress::on_this_host(gid.0)?;
         let index = pair_device(number);
         let known = |remotes: &HashMap<(NodeAddress, u32), Weak<Remote>>| {
-            remotes.get(&(address, index)).and_then(Weak::upgrade).filter(|remote| remote.is_alive())
+            remotes.get(&(address, index)).and_then(Weak::upgrade).filter(|remote| remote.is_open())
         };
         if let Some(remote) = known(&lock(&self.remotes)) {
             return Ok(remote);
@@ -331,6 +334,8 @@ impl DeviceCore {
 impl Drop for DeviceCore {
     fn drop(&mut self) {
         self.progress.stop();
+        // Another device may take its place.
+        self.directory.close();
         self.node.unshare(self.directory_key);
     }
 }

@@ -56,6 +56,15 @@ impl Directory {
         ours.then(|| self.word(at::PROFILE).load(Relaxed))
     }
 
+    /// Says that the device is closed, to those who keep this mapped.
+    pub(crate) fn close(&self) {
+        self.word(at::MAGIC).store(0, Release);
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.word(at::MAGIC).load(Acquire) == 0
+    }
+
     pub(crate) fn set_asleep(&self, asleep: bool) {
         self.word(at::ASLEEP).store(asleep.into(), SeqCst);
     }

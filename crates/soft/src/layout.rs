@@ -19,6 +19,7 @@ pub(crate) const WIRE_MAGIC: u64 = u64::from_be_bytes(*b"FLMWIRE\x01");
 pub(crate) mod directory {
     use super::LINE;
 
+    /// 0 once the device is closed, while peers keep the directory mapped.
     pub(crate) const MAGIC: usize = 0;
     pub(crate) const PROFILE: usize = 8;
     /// 1 while the device's thread sleeps and wants the doorbell rung for whatever arrives.

@@ -49,7 +49,12 @@ pub(crate) enum Lookup {
 impl Remote {
     /// Maps the directory that `peer` shares under `key`.
     pub(crate) fn open(peer: Arc<Peer>, key: ShareKey, profile: u64, until: Instant) -> Result<Arc<Remote>, Cause> {
-        let region = peer.map(key, until.saturating_duration_since(Instant::now()))?;
+        let left = || until.saturating_duration_since(Instant::now());
+        let mut region = peer.map(key, left())?;
+        if region.len() == at::SIZE && Directory::new(region.expose()?).is_closed() {
+            // Somebody here still keeps the directory of a device that was there before.
+            region = peer.map_anew(key, &region, left())?;
+        }
         if region.len() != at::SIZE {
             return Err(format!("its directory has {} bytes and not {}", region.len(), at::SIZE).into());
         }
@@ -69,6 +74,11 @@ impl Remote {
     #[inline]
     pub(crate) fn is_alive(&self) -> bool {
         self.peer.is_alive()
+    }
+
+    /// Whether its device is the one that its node has under this number.
+    pub(crate) fn is_open(&self) -> bool {
+        self.is_alive() && !self.directory.is_closed()
     }
 
     /// Wakes the peer's device if it sleeps. What was written before is seen by then.

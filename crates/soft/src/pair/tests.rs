@@ -239,3 +239,21 @@ fn a_late_recv_stops_the_clock_before_the_bytes_are_there() {
     drop(stopped);
     assert_eq!((next(&late).status, next(&one).status), (CompletionStatus::Success, CompletionStatus::Success));
 }
+
+#[test]
+fn a_device_is_found_where_another_one_was() {
+    let node = Node::open().unwrap();
+    let open = || crate::SoftDevice::open(&node, Profile::Infiniband).unwrap();
+    let peer = rich();
+    let first = side_on(open(), Profile::Infiniband, QueuePairKind::Rc);
+    peer.connect(&first);
+    drop(first);
+    // The peer's queue pair keeps what it knows of the first device.
+    let second = side_on(open(), Profile::Infiniband, QueuePairKind::Rc);
+    let other = side_on(peer.device.clone(), Profile::Infiniband, QueuePairKind::Rc);
+    other.connect(&second);
+    second.connect(&other);
+    recv(&second, 1);
+    send(&other, 1);
+    assert_eq!((next(&second).status, next(&other).status), (CompletionStatus::Success, CompletionStatus::Success));
+}
