@@ -37,7 +37,8 @@ pub(crate) struct Progress {
     polls_then: AtomicU64,
     /// Threads that wait on channels, and rely on this one.
     waiting: AtomicUsize,
-    jobs: Mutex<VecDeque<(Arc<Remote>, ShareKey)>>,
+    /// Mappings to be made, for as long as anybody needs their peer.
+    jobs: Mutex<VecDeque<(Weak<Remote>, ShareKey)>>,
     stopped: AtomicBool,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -73,7 +74,7 @@ impl Progress {
     }
 
     /// Has the thread map what `remote` shares under `share`.
-    pub(crate) fn map(&self, remote: Arc<Remote>, share: ShareKey) {
+    pub(crate) fn map(&self, remote: Weak<Remote>, share: ShareKey) {
         lock(&self.jobs).push_back((remote, share));
         self.kick();
     }
@@ -118,7 +119,7 @@ impl Progress {
         let mut looks = 0;
         while !self.stopped.load(Ordering::SeqCst) {
             let seen = self.doorbell.sequence();
-            self.do_jobs();
+            let jobs = self.do_jobs();
             let polled = self.polls.load(Ordering::Relaxed).wrapping_sub(polls);
             polls = polls.wrapping_add(polled);
             let few = if self.in_charge.load(Ordering::Relaxed) {
@@ -149,20 +150,27 @@ impl Progress {
                 continue;
             }
             looks = 0;
+            let next = next.into_iter().chain(jobs).min();
             let left = next.map_or(LONGEST, |next| next.saturating_duration_since(Instant::now()));
             let _ = self.doorbell.wait(seen, left.min(LONGEST));
         }
     }
 
-    fn do_jobs(&self) {
+    /// Maps what was asked for: when to go on with what is left.
+    fn do_jobs(&self) -> Option<Instant> {
+        let mut next: Option<Instant> = None;
         let jobs = lock(&self.jobs).len();
         for _ in 0..jobs {
-            let Some((remote, share)) = lock(&self.jobs).pop_front() else { return };
-            if !remote.map(share) && !self.stopped.load(Ordering::SeqCst) {
-                lock(&self.jobs).push_back((remote, share));
-                self.kick();
+            let (weak, share) = lock(&self.jobs).pop_front()?;
+            let Some(remote) = weak.upgrade().filter(|_| !self.stopped.load(Ordering::SeqCst)) else { continue };
+            // Each peer that does not answer holds the others up once, and is left alone then.
+            if remote.paused(Instant::now()).is_some() || !remote.map(share) {
+                let again = remote.paused(Instant::now()).unwrap_or_else(Instant::now);
+                next = Some(next.map_or(again, |next| next.min(again)));
+                lock(&self.jobs).push_back((weak, share));
             }
         }
+        next
     }
 }
 
