@@ -147,6 +147,10 @@ impl Core {
     }
 }
 
+fn is_ready(events: PollFlags) -> bool {
+    !events.is_empty()
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -179,13 +183,13 @@ impl Hub {
                 continue;
             };
             let mut ready = ready.into_iter();
-            if ready.next() == Some(true) {
+            if ready.next().is_some_and(is_ready) {
                 self.drain_wake_ups();
             }
-            let acceptable = ready.next() == Some(true);
+            let acceptable = ready.next().is_some_and(is_ready);
             let (outgoing, incoming) = (self.outgoing.len(), self.incoming.len());
-            let of_outgoing: Vec<bool> = ready.by_ref().take(outgoing).collect();
-            let of_incoming: Vec<bool> = ready.take(incoming).collect();
+            let of_outgoing: Vec<PollFlags> = ready.by_ref().take(outgoing).collect();
+            let of_incoming: Vec<PollFlags> = ready.take(incoming).collect();
             self.serve_outgoing(&of_outgoing);
             self.serve_incoming(&of_incoming);
             if acceptable {
@@ -194,8 +198,8 @@ impl Hub {
         }
     }
 
-    /// Parks until something happens; which of wake-ups, listener, outgoing and incoming connections is ready.
-    fn poll(&mut self) -> Option<Vec<bool>> {
+    /// Parks until something happens; what wake-ups, listener, outgoing and incoming connections are ready for.
+    fn poll(&mut self) -> Option<Vec<PollFlags>> {
         let now = Instant::now();
         self.accept_from = self.accept_from.filter(|from| *from > now);
         let greeting_due = self.incoming.iter().filter_map(Incoming::greeting_due).min();
@@ -216,7 +220,7 @@ impl Hub {
             // More descriptors than the limit allows, or no memory: it may pass.
             Err(_) => return None,
         }
-        Some(polled.iter().map(|it| !it.revents().is_empty()).collect())
+        Some(polled.iter().map(PollFd::revents).collect())
     }
 
     fn drain_wake_ups(&mut self) {
@@ -224,11 +228,11 @@ impl Hub {
         while matches!((&self.woken).read(&mut bytes), Ok(read) if read == bytes.len()) {}
     }
 
-    fn serve_outgoing(&mut self, ready: &[bool]) {
+    fn serve_outgoing(&mut self, ready: &[PollFlags]) {
         let mut ready = ready.iter();
         let mut deaths = Vec::new();
         self.outgoing.retain_mut(|outgoing| {
-            if ready.next() != Some(&true) {
+            if !ready.next().copied().is_some_and(is_ready) {
                 return true;
             }
             match outgoing.serve() {
@@ -254,13 +258,14 @@ impl Hub {
         }
     }
 
-    fn serve_incoming(&mut self, ready: &[bool]) {
+    fn serve_incoming(&mut self, ready: &[PollFlags]) {
         let mut ready = ready.iter();
         let now = Instant::now();
         let core = &self.core;
         self.incoming.retain_mut(|incoming| {
-            let is_ready = ready.next() == Some(&true);
-            let served = !is_ready || incoming.serve(core);
+            let events = ready.next().copied().unwrap_or(PollFlags::empty());
+            let hung_up = events.intersects(platform::HANG_UP | PollFlags::HUP);
+            let served = !is_ready(events) || incoming.serve(core, hung_up);
             served && incoming.greeting_due().is_none_or(|due| due > now)
         });
     }
