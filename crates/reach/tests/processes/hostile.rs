@@ -185,7 +185,10 @@ fn who_hangs_up_and_takes_no_answers_is_let_go() {
     let mut refused = 0;
     while refused < 1000 {
         match (&stream).write(&request(2, 1, 99)) {
-            Ok(_) => refused = 0,
+            Ok(written) => {
+                assert_eq!(written, 64, "a request goes out whole");
+                refused = 0;
+            }
             Err(error) => {
                 assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
                 refused += 1;
