@@ -5,8 +5,9 @@
 
 #![forbid(unsafe_code)]
 
-#[cfg(test)]
+mod bench;
 mod demo;
+mod devices;
 mod logging;
 mod output;
 mod run;
@@ -29,10 +30,17 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Run(run::Args),
+    Demo(demo::Args),
+    Bench(bench::Args),
+    Devices(devices::Args),
     #[command(name = run::SUPERVISE, hide = true)]
     Supervise(run::SuperviseArgs),
     #[command(name = run::START, hide = true)]
     Start(run::StartArgs),
+    #[command(name = bench::RANK, hide = true)]
+    BenchRank(bench::Spec),
+    #[command(name = demo::RANK, hide = true)]
+    DemoRank,
 }
 
 fn main() -> ExitCode {
@@ -40,16 +48,31 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };
+    let verbose = cli.verbose;
     let outcome = match cli.command {
-        Command::Run(args) => logging::start(cli.verbose).and_then(|()| run::run(args)),
+        Command::Run(args) => logging::start(verbose).and_then(|()| run::run(args)),
+        Command::Demo(args) => logging::start(verbose).and_then(|()| demo::demo(args, verbose)),
+        Command::Bench(args) => logging::start(verbose).and_then(|()| bench::bench(args, verbose)),
+        Command::Devices(args) => logging::start(verbose).and_then(|()| devices::devices(args)),
+        Command::BenchRank(spec) => logging::start(verbose).and_then(|()| bench::rank(spec)),
+        Command::DemoRank => logging::start(verbose).and_then(|()| demo::rank()),
         // These two run inside a rank, whose standard error belongs to the rank's program: they keep no log.
         Command::Supervise(args) => run::supervise(args),
         Command::Start(args) => run::start(args),
     };
     outcome.unwrap_or_else(|error| {
         output::say(&format!("{error:#}"));
-        ExitCode::from(error.downcast_ref::<run::RunError>().map_or(1, run::RunError::exit_code))
+        ExitCode::from(exit_code(&error))
     })
+}
+
+/// The code of an error that no rank has made.
+fn exit_code(error: &anyhow::Error) -> u8 {
+    match error.downcast_ref::<run::RunError>() {
+        Some(error) => error.exit_code(),
+        None if error.is::<bench::BenchError>() => 2,
+        None => 1,
+    }
 }
 
 /// Prints help and version as they are, and everything else as one line.

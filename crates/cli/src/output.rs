@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 use std::os::fd::BorrowedFd;
+use std::process::ExitCode;
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
@@ -47,6 +48,24 @@ fn write_all(fd: BorrowedFd<'_>, mut bytes: &[u8]) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// The exit code when whoever read the output went away: that of a program that SIGPIPE ended, in a shell.
+pub const NOBODY_LISTENS: u8 = 141;
+
+/// Writes to standard output; `false` when nobody reads it any more.
+pub fn show(text: &str) -> io::Result<bool> {
+    match Stream::Out.write_all(text.as_bytes()) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Prints all that a command has to say, and gives its exit code.
+pub fn print(text: &str) -> anyhow::Result<ExitCode> {
+    let heard = show(text).map_err(|error| anyhow::anyhow!("the output is not complete: {error}"))?;
+    Ok(if heard { ExitCode::SUCCESS } else { ExitCode::from(NOBODY_LISTENS) })
 }
 
 /// How the command's own messages look.

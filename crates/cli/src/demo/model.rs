@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use fulmen_kernels::{ReduceError, ReduceOp, reduce_into};
+use fulmen::parts::kernels::{ReduceError, ReduceOp, reduce_into};
 
 use super::data::{CLASSES, Dataset, FEATURES, Rows};
 

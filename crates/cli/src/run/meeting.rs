@@ -4,7 +4,7 @@ use std::io::{self, PipeReader, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 
 use anyhow::Context;
-use fulmen_fabric::bootstrap::{Coordinator, Options, Secret, Serving};
+use fulmen::parts::fabric::bootstrap::{Coordinator, Options, Secret, Serving};
 
 use super::RunError;
 use super::control::limit_of;

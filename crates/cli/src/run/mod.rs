@@ -105,10 +105,17 @@ pub enum Output {
 }
 
 impl Job {
-    /// A job whose ranks are this program itself, with these arguments.
-    pub fn own(ranks: u32, profile: Option<Profile>, args: Vec<OsString>, output: Output) -> anyhow::Result<Job> {
+    /// A job whose ranks are this program itself, with these arguments and as many `-v` as were given to it.
+    pub fn own(
+        ranks: u32,
+        profile: Option<Profile>,
+        verbose: u8,
+        args: Vec<OsString>,
+        output: Output,
+    ) -> anyhow::Result<Job> {
         let path = processes::own_program().context("cannot find the file of this program")?;
-        let program = iter::once(OsString::from("fulmen")).chain(args).collect();
+        let verbose = iter::repeat_n(OsString::from("-v"), verbose.into());
+        let program = iter::once(OsString::from("fulmen")).chain(verbose).chain(args).collect();
         Ok(Job { ranks, profile, timeout: None, grace: GRACE, path, program, env: Vec::new(), output })
     }
 

@@ -36,6 +36,21 @@ fn wrong_arguments() {
         (&["run", "-n", "2", "--timeout", "soon", "true"], &["soon", "seconds"]),
         (&["run", "-n", "2", "--grace", "-1", "true"], &["'-1'", "--grace", "seconds"]),
         (&["run", "-n", "2", "--tiemout", "5", "true"], &["--tiemout", "--timeout"]),
+        (&["bench"], &["<OP>"]),
+        (&["bench", "all-redcue"], &["all-redcue", "all-reduce"]),
+        (&["bench", "all-reduce", "-n", "0"], &["'0'", "1 to 1024"]),
+        (&["bench", "all-reduce", "--dtype", "f31"], &["f31", "bf16"]),
+        (&["bench", "all-reduce", "--memory", "core"], &["core", "registered", "plain"]),
+        (&["bench", "all-reduce", "--min", "2x"], &["2x", "64K"]),
+        (&["bench", "all-reduce", "--min", "16", "--max", "8"], &["--min 16", "--max 8"]),
+        (&["bench", "all-reduce", "--min", "0"], &["--min", "one element"]),
+        (&["bench", "all-reduce", "--min", "10"], &["--min 10", "4 bytes for f32"]),
+        (&["bench", "all-reduce", "--max", "17"], &["--max 17", "4 bytes for f32"]),
+        (&["bench", "all-reduce", "--min", "64G", "--max", "1048576G"], &["MiB are available", "--max"]),
+        (&["bench", "all-reduce", "--samples", "0"], &["samples", "from 1"]),
+        (&["bench", "all-reduce", "--time-budget", "0"], &["more than 0"]),
+        (&["bench", "latency", "-n", "1"], &["between two ranks", "-n 2"]),
+        (&["devices", "soft"], &["soft"]),
     ] {
         refused(&fulmen(args).end(), 2, parts);
     }

@@ -3,6 +3,9 @@
 #![forbid(unsafe_code)]
 
 mod bad_input;
+mod bench;
+mod demo;
+mod devices;
 mod ending;
 mod environment;
 mod kill;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fulmen_fabric::Launch;
+use fulmen::parts::fabric::Launch;
 
 use crate::support::{Running, fulmen};
 

@@ -1,0 +1,98 @@
+//! The measuring loop.
+//!
+//! Calls are timed in batches, long enough that reading the clock does not count; nothing is allocated in them. All ranks
+//! begin a batch together, after a barrier. A sample is the time of one call in one batch: the mean on each rank, and of
+//! those the longest.
+
+use std::time::{Duration, Instant};
+
+use fulmen::{Group, ReduceOp};
+
+/// The shortest batch: a reading of the clock takes tens of nanoseconds.
+const BATCH: Duration = Duration::from_micros(50);
+/// Most calls of a batch.
+const MOST_CALLS: usize = 1 << 14;
+/// Fewest samples, if so many were allowed.
+const FEWEST_SAMPLES: usize = 5;
+/// Calls before anything is timed.
+const WARM_UP: usize = 8;
+
+/// How much is measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Effort {
+    /// Most samples.
+    pub samples: usize,
+    /// About how long to measure; a few samples are taken in any case.
+    pub time: Duration,
+}
+
+/// Sorted seconds a call; the same on all ranks.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Samples(Vec<f64>);
+
+impl Samples {
+    /// How many there are: at least one.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The shortest.
+    pub fn min(&self) -> f64 {
+        self.0[0]
+    }
+
+    /// The smallest that is not exceeded by `share` (0 to 1) of all.
+    pub fn quantile(&self, share: f64) -> f64 {
+        let rank = (share * self.0.len() as f64).ceil() as usize;
+        self.0[rank.clamp(1, self.0.len()) - 1]
+    }
+}
+
+/// Times calls on all ranks. `calls(n)` makes `n` of them; batches have at least `fewest`.
+pub fn measure(
+    group: &Group,
+    effort: Effort,
+    fewest: usize,
+    mut calls: impl FnMut(usize) -> anyhow::Result<()>,
+) -> anyhow::Result<Samples> {
+    calls(fewest.max(WARM_UP.min(effort.samples)))?;
+    let mut batch = fewest.max(1);
+    let mut time = |batch: usize| -> anyhow::Result<f64> {
+        group.barrier()?;
+        let start = Instant::now();
+        calls(batch)?;
+        Ok(start.elapsed().as_secs_f64())
+    };
+    // All ranks agree on each step of the calibration, so that they make the same calls.
+    let length = loop {
+        let mut length = [time(batch)?];
+        group.all_reduce(&mut length, ReduceOp::Max)?;
+        if length[0] >= BATCH.as_secs_f64() || batch >= MOST_CALLS {
+            break length[0].max(1e-9);
+        }
+        let wanted = batch as f64 * 1.25 * BATCH.as_secs_f64() / length[0].max(1e-9);
+        batch = (wanted as usize).clamp(batch + 1, (batch * 16).min(MOST_CALLS).max(batch + 1));
+    };
+    let most = effort.samples.max(1);
+    let count = ((effort.time.as_secs_f64() / length) as usize).clamp(FEWEST_SAMPLES.min(most), most);
+    let mut samples = vec![0.0; count];
+    for sample in &mut samples {
+        *sample = time(batch)? / batch as f64;
+    }
+    group.all_reduce(&mut samples, ReduceOp::Max)?;
+    samples.sort_by(f64::total_cmp);
+    Ok(Samples(samples))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_samples() {
+        let samples = Samples((1..=200).map(f64::from).collect());
+        assert_eq!((samples.min(), samples.quantile(0.5), samples.quantile(0.99)), (1.0, 100.0, 198.0));
+        let one = Samples(vec![7.0]);
+        assert_eq!((one.len(), one.min(), one.quantile(0.0), one.quantile(1.0)), (1, 7.0, 7.0, 7.0));
+    }
+}

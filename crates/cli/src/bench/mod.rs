@@ -1,0 +1,342 @@
+//! `fulmen bench`: how fast operations between the ranks of a group are, and whether their results are right.
+//!
+//! The command starts its own ranks, which are this program again (a hidden command), and shows what the first one tells.
+//! [`measure`] is the loop that times calls, [`cases`] are the operations on data of which the results are known.
+
+mod cases;
+pub mod machine;
+mod measure;
+mod operation;
+mod rank;
+mod size;
+mod table;
+mod value;
+
+use std::ffi::OsString;
+use std::io;
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use fulmen::DType;
+
+pub use measure::{Effort, measure};
+pub use operation::{Kind, Op, Row};
+pub use rank::{measure_type, pin};
+pub use size::Size;
+pub use table::short;
+
+use crate::output::{NOBODY_LISTENS, say, show};
+use crate::run::{Job, Output, Profile, Reader, positive_seconds, rank_count};
+
+/// The hidden command of a rank.
+pub const RANK: &str = "__bench";
+
+/// Measure an operation between ranks of this machine, and check its results.
+///
+/// Starts N ranks of its own, each bound to a processor if there are enough. Sizes multiply from --min to --max. Sizes mean
+/// what they mean in nccl-tests: the longer of a rank's input and output, so that for all-gather it is the gathered whole
+/// and for reduce-scatter the input (cut to whole elements for each rank, one at least). Results are out of place, sums for
+/// reductions.
+///
+/// A sample is the time of one call: calls are timed in batches of 50 us or more, which all ranks begin after a barrier; it
+/// is the mean over the batch, of the rank that took longest. algbw is bytes / p50. busbw is algbw times 2(N-1)/N for
+/// all-reduce, (N-1)/N for all-gather and reduce-scatter, and 1 for the others.
+///
+/// latency is half the round trip of a message; bandwidth is a stream of messages in one direction, with 32 under way out of
+/// registered memory, until the receiver has said that all arrived. Both run between neighbours (ranks 0 and 1, 2 and 3 …)
+/// at once; with an odd N, the last rank watches.
+///
+/// Data depends on rank, index and round. Every element of the results of calls before, in and after the measurement is
+/// compared with what must come out, bit by bit: `wrong` counts those that differ, over all ranks.
+///
+/// Exit code: 0 when everything was right, 1 when something was wrong, 2 for bad input, else that of the rank that failed
+/// first.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    spec: Spec,
+    /// How many ranks to start.
+    #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = rank_count, allow_negative_numbers = true, default_value = "2")]
+    ranks: u32,
+    /// Use the software RDMA device with the limits and rules of this hardware, instead of shared memory.
+    #[arg(long, value_enum, env = "FULMEN_PROFILE")]
+    profile: Option<Profile>,
+    /// Print one JSON object a size, and nothing else, on standard output.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What is measured: the part of the arguments that ranks know too.
+#[derive(clap::Args)]
+pub struct Spec {
+    /// The operation.
+    #[arg(value_enum)]
+    op: Op,
+    /// The smallest size, such as 8 or 64K.
+    #[arg(long, value_name = "SIZE", default_value = "8", allow_negative_numbers = true)]
+    min: Size,
+    /// No size is larger than this.
+    #[arg(long, value_name = "SIZE", default_value = "64M", allow_negative_numbers = true)]
+    max: Size,
+    /// Each size is so many times the one before.
+    #[arg(long, value_name = "TIMES", default_value = "2", value_parser = clap::value_parser!(u64).range(2..=1 << 20))]
+    factor: u64,
+    /// The elements' type: bool, i8 to i64, u8 to u64, f16, bf16, f32, f64 or complex64.
+    #[arg(long, value_name = "TYPE", default_value = "f32")]
+    dtype: DType,
+    /// Memory of the group, which peers reach, or any other.
+    #[arg(long, value_enum, default_value = "registered")]
+    memory: Kind,
+    /// Most samples of a size.
+    #[arg(long, value_name = "COUNT", default_value = "1000", value_parser = samples, allow_negative_numbers = true)]
+    samples: usize,
+    /// About how long to measure a size; at least 5 samples are taken.
+    #[arg(long = "time-budget", value_name = "SECONDS", default_value = "0.25", value_parser = positive_seconds, allow_negative_numbers = true)]
+    time: Duration,
+}
+
+/// Why a benchmark is refused.
+#[derive(Debug, PartialEq, thiserror::Error)]
+pub enum BenchError {
+    /// No sizes.
+    #[error("--min {min} is more than --max {max}: give a range of sizes")]
+    Range {
+        /// The smallest.
+        min: u64,
+        /// The largest.
+        max: u64,
+    },
+    /// A size of nothing.
+    #[error("--min is 0: sizes begin with one element, which is {element} bytes for {dtype}")]
+    Nothing {
+        /// The elements' type.
+        dtype: DType,
+        /// Bytes of one.
+        element: u64,
+    },
+    /// Half an element.
+    #[error("{option} {bytes} is no multiple of an element, which is {element} bytes for {dtype}")]
+    Partial {
+        /// The option.
+        option: &'static str,
+        /// What it says.
+        bytes: u64,
+        /// The elements' type.
+        dtype: DType,
+        /// Bytes of one.
+        element: u64,
+    },
+    /// One rank has nobody to talk to.
+    #[error("{} is measured between two ranks: use -n 2 or more", op.name())]
+    Alone {
+        /// The operation.
+        op: Op,
+    },
+    /// More than the machine has.
+    #[error(
+        "{ranks} ranks need about {needed} MiB for sizes up to {max}, but {available} MiB are available; give a smaller --max \
+         or fewer ranks"
+    )]
+    Memory {
+        /// How many ranks.
+        ranks: u32,
+        /// The largest size.
+        max: u64,
+        /// What they take, in MiB.
+        needed: u64,
+        /// What there is, in MiB.
+        available: u64,
+    },
+}
+
+impl Spec {
+    /// A measurement of one size.
+    pub fn one(op: Op, bytes: u64, dtype: DType, effort: Effort) -> Spec {
+        let Effort { samples, time } = effort;
+        Spec { op, min: Size(bytes), max: Size(bytes), factor: 2, dtype, memory: Kind::Registered, samples, time }
+    }
+
+    fn sizes(&self, ranks: u32) -> Vec<u64> {
+        self.op.sizes(self.min.0, self.max.0, self.factor, self.dtype.size() as u64, ranks)
+    }
+
+    fn check(&self, ranks: u32) -> Result<(), BenchError> {
+        let (min, max, dtype, element) = (self.min.0, self.max.0, self.dtype, self.dtype.size() as u64);
+        if min == 0 {
+            return Err(BenchError::Nothing { dtype, element });
+        }
+        if min > max {
+            return Err(BenchError::Range { min, max });
+        }
+        for (option, bytes) in [("--min", min), ("--max", max)] {
+            if !bytes.is_multiple_of(element) {
+                return Err(BenchError::Partial { option, bytes, dtype, element });
+            }
+        }
+        if self.op.is_between_pairs() && ranks == 1 {
+            return Err(BenchError::Alone { op: self.op });
+        }
+        // Besides its buffers, a rank keeps a copy of each to fill and to compare.
+        let needed = self.buffers(ranks).saturating_mul(2).saturating_mul(u64::from(ranks));
+        match machine::available_memory() {
+            Some(available) if needed > available => {
+                Err(BenchError::Memory { ranks, max, needed: needed >> 20, available: available >> 20 })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Bytes of one rank's buffers for the largest size.
+    fn buffers(&self, ranks: u32) -> u64 {
+        let largest = self.sizes(ranks).last().copied().unwrap_or(0);
+        let (input, output) = self.op.buffers(largest, ranks);
+        input.saturating_add(output)
+    }
+
+    /// The arguments of a rank.
+    fn args(&self) -> Vec<OsString> {
+        let args = [
+            RANK.to_string(),
+            self.op.name().to_string(),
+            format!("--min={}", self.min.0),
+            format!("--max={}", self.max.0),
+            format!("--factor={}", self.factor),
+            format!("--dtype={}", self.dtype),
+            format!("--memory={}", self.memory.name()),
+            format!("--samples={}", self.samples),
+            format!("--time-budget={}", self.time.as_secs_f64()),
+        ];
+        args.map(OsString::from).to_vec()
+    }
+}
+
+/// What the first rank has told so far.
+#[derive(Default)]
+struct Told {
+    rows: usize,
+    wrong: u64,
+    nobody_listens: bool,
+}
+
+/// Starts the ranks and shows what they measure.
+pub fn bench(args: Args, verbose: u8) -> anyhow::Result<ExitCode> {
+    let Args { spec, ranks, profile, json } = args;
+    spec.check(ranks)?;
+    let wanted = spec.sizes(ranks).len();
+    let told = Arc::new(Mutex::new(Told::default()));
+    let mut job = Job::own(ranks, profile, verbose, spec.args(), Output::Read(reader(told.clone(), json)))?;
+    // Room for the buffers, whatever the pool's cuts waste, and for what the group itself takes.
+    let pool = spec.buffers(ranks).saturating_mul(5) / 4 + (64 << 20);
+    job.env.push(("FULMEN_POOL", pool.to_string()));
+    if !json {
+        let place = match profile {
+            Some(profile) => format!("software {} device", profile.name()),
+            None => "shared memory".to_string(),
+        };
+        let processors = if ranks as usize <= machine::processors().len() {
+            "a processor for each rank"
+        } else {
+            "fewer processors than ranks"
+        };
+        let heading = format!(
+            "# {}, {ranks} {}, {}, {} memory, {place}, {processors}\n{}\n",
+            spec.op.name(),
+            if ranks == 1 { "rank" } else { "ranks" },
+            spec.dtype,
+            spec.memory.name(),
+            table::heading()
+        );
+        if !show(&heading)? {
+            return Ok(ExitCode::from(NOBODY_LISTENS));
+        }
+    }
+    let code = job.run()?;
+    let told = told.lock().unwrap_or_else(PoisonError::into_inner);
+    if told.nobody_listens {
+        return Ok(ExitCode::from(NOBODY_LISTENS));
+    }
+    if code != 0 {
+        return Ok(ExitCode::from(code));
+    }
+    if told.wrong > 0 {
+        say(&format!("{} elements of results were wrong", told.wrong));
+        return Ok(ExitCode::FAILURE);
+    }
+    anyhow::ensure!(told.rows == wanted, "the ranks ended after {} of {wanted} sizes", told.rows);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Takes the first rank's lines.
+fn reader(told: Arc<Mutex<Told>>, json: bool) -> Reader {
+    Box::new(move |bytes| {
+        let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
+        for line in bytes.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()) {
+            let row: Row = serde_json::from_slice(line).map_err(io::Error::other)?;
+            told.rows += 1;
+            told.wrong = told.wrong.saturating_add(row.wrong);
+            let shown = if json { String::from_utf8_lossy(line).into_owned() } else { table::line(&row) };
+            if !show(&format!("{shown}\n"))? {
+                told.nobody_listens = true;
+                return Err(io::ErrorKind::BrokenPipe.into());
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Measures as one of the ranks.
+pub fn rank(spec: Spec) -> anyhow::Result<ExitCode> {
+    rank::run(&spec)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Reads a number of samples.
+fn samples(text: &str) -> Result<usize, String> {
+    const MOST: usize = 1_000_000;
+    match text.parse() {
+        Ok(count) if (1..=MOST).contains(&count) => Ok(count),
+        _ => Err(format!("give a number of samples from 1 to {MOST}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(op: Op, min: u64, max: u64, dtype: DType) -> Spec {
+        let effort = Effort { samples: 7, time: Duration::from_millis(1) };
+        Spec { min: Size(min), max: Size(max), ..Spec::one(op, max, dtype, effort) }
+    }
+
+    #[test]
+    fn impossible_sizes_are_refused() {
+        let check = |min, max| spec(Op::AllReduce, min, max, DType::F32).check(2);
+        assert_eq!(check(8, 8), Ok(()));
+        assert_eq!(check(16, 8), Err(BenchError::Range { min: 16, max: 8 }));
+        assert_eq!(check(0, 8), Err(BenchError::Nothing { dtype: DType::F32, element: 4 }));
+        assert!(matches!(check(6, 8), Err(BenchError::Partial { option: "--min", bytes: 6, .. })));
+        assert!(matches!(check(4, 9), Err(BenchError::Partial { option: "--max", bytes: 9, .. })));
+        assert!(matches!(check(1 << 60, 1 << 60), Err(BenchError::Memory { .. })) || cfg!(not(target_os = "linux")));
+    }
+
+    #[test]
+    fn a_message_needs_two_ranks() {
+        assert_eq!(spec(Op::Latency, 8, 8, DType::F32).check(1), Err(BenchError::Alone { op: Op::Latency }));
+        assert_eq!(spec(Op::AllReduce, 8, 8, DType::F32).check(1), Ok(()));
+    }
+
+    #[test]
+    fn a_rank_understands_its_arguments() {
+        use clap::Parser;
+        #[derive(Parser)]
+        struct Rank {
+            #[command(flatten)]
+            spec: Spec,
+        }
+        let spec = spec(Op::ReduceScatter, 8, 64, DType::Complex64);
+        let parsed = Rank::try_parse_from(spec.args()).unwrap().spec;
+        assert_eq!(parsed.args(), spec.args());
+        assert_eq!((parsed.op, parsed.samples, parsed.time), (Op::ReduceScatter, 7, Duration::from_millis(1)));
+    }
+}

@@ -1,0 +1,222 @@
+//! `fulmen devices`: what this machine offers for connecting ranks.
+
+use std::fmt::Write as _;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use fulmen::parts::memory::Region;
+use fulmen::parts::reach::Node;
+use fulmen::parts::soft::{Profile, SoftDevice};
+use fulmen::parts::verbs::{Device, PortState};
+use serde::Serialize;
+
+use crate::output::print;
+
+/// How long this process may take to map its own memory over the path that peers take.
+const WINDOWS: Duration = Duration::from_secs(10);
+
+/// Show what this machine offers for connecting ranks: devices with their limits and ports, and shared memory.
+///
+/// Software devices need no hardware: they are there wherever shared memory is. Each keeps the limits and rules of the
+/// hardware that it is named after; `--profile` of the other commands chooses one.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Print one JSON object, and nothing else, on standard output.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Everything that was found.
+#[derive(Serialize)]
+struct Found {
+    windows: Windows,
+    devices: Vec<Shown>,
+}
+
+/// Whether ranks of this host can map one another's memory.
+#[derive(Serialize)]
+struct Windows {
+    available: bool,
+    /// Why not.
+    problem: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Shown {
+    name: String,
+    provider: &'static str,
+    profile: &'static str,
+    queue_pairs: u32,
+    completion_queues: u32,
+    completion_entries: u32,
+    memory_regions: u32,
+    protection_domains: u32,
+    queue_depth: u32,
+    /// If set, queue depth counts frames of so many bytes.
+    frame_bytes: Option<u32>,
+    pieces: u32,
+    inline_bytes: u32,
+    message_bytes: u64,
+    /// No registration crosses a multiple of this address.
+    registration_boundary: Option<u64>,
+    /// No registration is longer.
+    registration_bytes: Option<u64>,
+    reads_in_flight: u8,
+    /// Names of what it can do.
+    capabilities: Vec<&'static str>,
+    ports: Vec<Port>,
+}
+
+#[derive(Serialize)]
+struct Port {
+    number: u8,
+    state: &'static str,
+    link_layer: String,
+    mtu: u32,
+    gids: Vec<Gid>,
+}
+
+#[derive(Serialize)]
+struct Gid {
+    index: u8,
+    gid: String,
+}
+
+/// Looks for everything and shows it.
+pub fn devices(args: Args) -> anyhow::Result<ExitCode> {
+    let node = Node::open().context("cannot share memory with other processes, which every device here needs")?;
+    let problem = try_windows(&node).err().map(|error| format!("{error:#}"));
+    let open = |profile: Profile| -> anyhow::Result<(Profile, Arc<dyn Device>)> {
+        let device = SoftDevice::open(&node, profile).with_context(|| format!("the software {profile} device"))?;
+        Ok((profile, device))
+    };
+    // All are open at once, as a program would have them, so that their names differ.
+    let devices = Profile::ALL.into_iter().map(open).collect::<anyhow::Result<Vec<_>>>()?;
+    let shown = devices.iter().map(|(profile, device)| show(*profile, &**device));
+    let found = Found {
+        windows: Windows { available: problem.is_none(), problem },
+        devices: shown.collect::<anyhow::Result<_>>()?,
+    };
+    let text = if args.json { serde_json::to_string(&found)? + "\n" } else { describe(&found) };
+    print(&text)
+}
+
+/// Maps memory of this process over the path by which peers map it.
+fn try_windows(node: &Node) -> anyhow::Result<()> {
+    let region = Region::alloc(1)?;
+    let key = node.share(&region)?;
+    let seen = node.connect(&node.address(), WINDOWS)?.map(key, WINDOWS)?;
+    node.unshare(key);
+    region.expose()?.write(0, &[7]);
+    let mut byte = [0];
+    seen.expose()?.read(0, &mut byte);
+    anyhow::ensure!(byte == [7], "memory that was mapped twice is not the same memory");
+    Ok(())
+}
+
+fn show(profile: Profile, device: &dyn Device) -> anyhow::Result<Shown> {
+    let info = device.info();
+    let (limits, can) = (&info.limits, &info.capabilities);
+    let capabilities = [
+        ("rc", can.rc),
+        ("uc", can.uc),
+        ("write", can.write),
+        ("read", can.read),
+        ("atomics", can.atomics),
+        ("immediate", can.immediate),
+        ("holds_sends", can.holds_sends),
+        ("acknowledges", can.acknowledges),
+        ("reports_dead_peers", can.reports_dead_peers),
+    ];
+    let ports = (1..=info.ports).map(|number| {
+        let port = device.port(number)?;
+        let gids = device.gid_table(number)?;
+        Ok(Port {
+            number,
+            state: match port.state {
+                PortState::Down => "down",
+                PortState::Initializing => "initializing",
+                PortState::Armed => "armed",
+                PortState::Active => "active",
+            },
+            link_layer: port.link_layer.to_string(),
+            mtu: port.active_mtu.bytes(),
+            gids: gids.iter().map(|entry| Gid { index: entry.index, gid: entry.gid.to_string() }).collect(),
+        })
+    });
+    Ok(Shown {
+        name: info.name.clone(),
+        provider: info.provider,
+        profile: profile.name(),
+        queue_pairs: limits.queue_pairs,
+        completion_queues: limits.completion_queues,
+        completion_entries: limits.completion_entries,
+        memory_regions: limits.memory_regions,
+        protection_domains: limits.protection_domains,
+        queue_depth: limits.queue_depth,
+        frame_bytes: limits.frame,
+        pieces: limits.pieces,
+        inline_bytes: limits.inline_bytes,
+        message_bytes: limits.message_bytes,
+        registration_boundary: limits.registration.boundary,
+        registration_bytes: limits.registration.max_len,
+        reads_in_flight: limits.reads_in_flight,
+        capabilities: capabilities.into_iter().filter(|(_, has)| *has).map(|(name, _)| name).collect(),
+        ports: ports.collect::<anyhow::Result<_>>()?,
+    })
+}
+
+fn describe(found: &Found) -> String {
+    let mut text = match &found.windows.problem {
+        None => "windows    ranks of this host map one another's memory\n".to_string(),
+        Some(problem) => format!("windows    not available: {problem}\n"),
+    };
+    for device in &found.devices {
+        let depth = match device.frame_bytes {
+            Some(frame) => format!("{} frames of {frame} bytes", device.queue_depth),
+            None => format!("{} requests", device.queue_depth),
+        };
+        let registration = match (device.registration_boundary, device.registration_bytes) {
+            (None, None) => "of any size".to_string(),
+            (Some(boundary), None) => format!("not across a {} GiB boundary", boundary >> 30),
+            (None, Some(bytes)) => format!("up to {bytes} bytes each"),
+            (Some(boundary), Some(bytes)) => {
+                format!("up to {bytes} bytes each, not across a {} GiB boundary", boundary >> 30)
+            }
+        };
+        let _ = writeln!(
+            text,
+            "\n{} {}   --profile {}\n  can        {}\n  queues     {} queue pairs of {depth}, {} completion queues of {} \
+             entries, {} protection domains\n  memory     {} registrations {registration}\n  requests   {} pieces, {} bytes \
+             inline, messages up to {} bytes, {} reads in flight",
+            device.provider,
+            device.name,
+            device.profile,
+            device.capabilities.join(", "),
+            device.queue_pairs,
+            device.completion_queues,
+            device.completion_entries,
+            device.protection_domains,
+            device.memory_regions,
+            device.pieces,
+            device.inline_bytes,
+            device.message_bytes,
+            device.reads_in_flight,
+        );
+        for port in &device.ports {
+            let gids: Vec<String> = port.gids.iter().map(|entry| format!("[{}] {}", entry.index, entry.gid)).collect();
+            let _ = writeln!(
+                text,
+                "  port {}     {}, {}, MTU {}, GIDs {}",
+                port.number,
+                port.state,
+                port.link_layer,
+                port.mtu,
+                if gids.is_empty() { "none".to_string() } else { gids.join(", ") }
+            );
+        }
+    }
+    text
+}

@@ -1,0 +1,133 @@
+//! `fulmen bench`: every operation gives numbers and right results, and nothing else appears where JSON is wanted.
+
+use serde_json::Value;
+
+use crate::support::{Ended, fulmen, shell};
+
+const OPS: [&str; 7] = ["latency", "bandwidth", "all-reduce", "all-gather", "reduce-scatter", "broadcast", "barrier"];
+
+/// Keeps a run short.
+const QUICK: [&str; 2] = ["--samples=5", "--time-budget=0.01"];
+
+fn bench(args: &[&str]) -> Ended {
+    fulmen(&[&["bench"], args, &QUICK].concat()).end()
+}
+
+/// The rows of a run with `--json`, which must be good ones.
+#[track_caller]
+fn rows(ended: &Ended) -> Vec<Value> {
+    assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""), "{}", ended.out);
+    let rows: Vec<Value> = ended.out.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    for row in &rows {
+        let names: Vec<&str> = row.as_object().expect("an object").keys().map(String::as_str).collect();
+        let mut wanted = [
+            "op",
+            "bytes",
+            "ranks",
+            "dtype",
+            "memory",
+            "samples",
+            "min_us",
+            "p50_us",
+            "p99_us",
+            "algbw_GBps",
+            "busbw_GBps",
+            "wrong",
+        ];
+        wanted.sort_unstable();
+        let mut sorted = names.clone();
+        sorted.sort_unstable();
+        assert_eq!(sorted, wanted);
+        assert_eq!(row["wrong"], 0, "{row}");
+        let number = |name: &str| row[name].as_f64().expect("a number");
+        assert!(number("samples") >= 1.0 && number("samples") <= 5.0, "{row}");
+        assert!(0.0 < number("min_us") && number("min_us") <= number("p50_us"), "{row}");
+        assert!(number("p50_us") <= number("p99_us"), "{row}");
+        assert!(number("algbw_GBps") >= 0.0 && number("busbw_GBps") >= 0.0, "{row}");
+    }
+    rows
+}
+
+fn bytes(rows: &[Value]) -> Vec<u64> {
+    rows.iter().map(|row| row["bytes"].as_u64().expect("a number")).collect()
+}
+
+#[test]
+fn every_operation_is_right_in_both_memories() {
+    for op in OPS {
+        for memory in ["registered", "plain"] {
+            let rows = rows(&bench(&[op, "--json", "--memory", memory, "--max", "128K", "--factor", "64"]));
+            let sizes: &[u64] = if op == "barrier" { &[0] } else { &[8, 512, 32 << 10] };
+            assert_eq!(bytes(&rows), sizes, "{op}");
+            for row in &rows {
+                assert_eq!((row["op"].as_str(), row["memory"].as_str()), (Some(op), Some(memory)));
+                assert_eq!((row["dtype"].as_str(), row["ranks"].as_u64()), (Some("f32"), Some(2)));
+            }
+        }
+    }
+}
+
+#[test]
+fn every_type_is_right() {
+    for dtype in ["bool", "i8", "i64", "u16", "f16", "bf16", "f64", "complex64"] {
+        let rows = rows(&bench(&["all-reduce", "-n3", "--json", "--dtype", dtype, "--max=40K", "--factor=5000"]));
+        assert_eq!(bytes(&rows), [8, 40_000]);
+        assert!(rows.iter().all(|row| row["dtype"] == dtype && row["ranks"] == 3));
+    }
+}
+
+#[test]
+fn parts_are_whole_elements_for_each_rank() {
+    for op in ["all-gather", "reduce-scatter"] {
+        let rows = rows(&bench(&[op, "-n", "3", "--json", "--dtype", "f64", "--max", "2K", "--factor", "16"]));
+        assert_eq!(bytes(&rows), [24, 120, 2040], "{op}");
+        let bandwidths = |row: &Value| (row["algbw_GBps"].as_f64().unwrap(), row["busbw_GBps"].as_f64().unwrap());
+        let (algorithm, bus) = bandwidths(&rows[2]);
+        assert!((bus - algorithm * 2.0 / 3.0).abs() < 2e-4, "{bus} of {algorithm}");
+    }
+}
+
+#[test]
+fn one_rank_alone_is_right_and_the_odd_one_watches() {
+    for op in ["all-reduce", "all-gather", "reduce-scatter", "broadcast", "barrier"] {
+        rows(&bench(&[op, "-n", "1", "--json", "--max", "8"]));
+    }
+    for op in ["latency", "bandwidth"] {
+        rows(&bench(&[op, "-n", "3", "--json", "--max", "8"]));
+    }
+}
+
+#[test]
+fn large_buffers_get_a_pool_that_holds_them() {
+    // More than the default pool would leave beside it, if it were small.
+    let ended =
+        shell("export FULMEN_POOL=64K; exec \"$FULMEN\" bench broadcast --json --min 8M --max 8M --samples 1").end();
+    assert_eq!(bytes(&rows(&ended)), [8 << 20]);
+}
+
+#[test]
+fn the_table_has_a_line_for_each_size() {
+    let ended = bench(&["all-reduce", "--max", "64", "--factor", "8"]);
+    assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""));
+    let lines: Vec<&str> = ended.out.lines().collect();
+    assert!(lines[0].starts_with("# all-reduce, 2 ranks, f32, registered memory, shared memory"), "{}", lines[0]);
+    for column in ["bytes", "p50 us", "p99 us", "algbw", "busbw", "wrong"] {
+        assert!(lines[1].contains(column), "{}", lines[1]);
+    }
+    let sizes: Vec<&str> = lines[2..].iter().map(|line| line.split_whitespace().next().unwrap()).collect();
+    assert_eq!(sizes, ["8", "64"]);
+    assert!(lines[2..].iter().all(|line| line.ends_with(" 0") && line.len() == lines[1].len()), "{}", ended.out);
+}
+
+#[test]
+fn a_reader_that_leaves_ends_the_benchmark() {
+    for (options, reader, most) in
+        [("--json", "true", 0), ("", "true", 0), ("--json", "head -n 1", 1), ("", "head -n 3", 3)]
+    {
+        let script = format!("{{ \"$FULMEN\" bench all-reduce --samples 5 {options}; echo code $? >&2; }} | {reader}");
+        let ended = shell(&script).end();
+        assert_eq!(ended.out.lines().count(), most, "{}", ended.out);
+        // The reader may be so slow to leave that everything was written before.
+        assert!(["code 141\n", "code 0\n"].contains(&ended.err.as_str()), "{}", ended.err);
+    }
+}

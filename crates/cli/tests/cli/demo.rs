@@ -1,0 +1,67 @@
+//! `fulmen demo`: it verifies what it claims, and does not claim what it could not verify.
+
+use rustix::process::{Signal, kill_process};
+use serde_json::Value;
+
+use crate::support::{fulmen, shell, wait_until};
+
+#[test]
+fn it_ends_with_verified() {
+    let ended = fulmen(&["demo"]).end();
+    assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""), "{}", ended.out);
+    assert!(ended.out.starts_with("fulmen demo: 4 processes"), "{}", ended.out);
+    let lines: Vec<Vec<&str>> = ended.out.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(*lines.last().unwrap(), ["verdict", "verified"], "{}", ended.out);
+    for part in ["held out", "equal on 4 of 4 ranks, and those of a training in one process", "memory's limit", "moved"]
+    {
+        assert!(ended.out.contains(part), "{part} in {}", ended.out);
+    }
+}
+
+#[test]
+fn its_numbers_are_those_of_the_data() {
+    let ended = fulmen(&["demo", "--nodes", "1", "--json"]).end();
+    assert_eq!((ended.code, ended.err.as_str(), ended.out.lines().count()), (Some(0), "", 1), "{}", ended.out);
+    let report: Value = serde_json::from_str(&ended.out).unwrap();
+    assert_eq!((&report["verified"], &report["problems"]), (&Value::Bool(true), &Value::Array(Vec::new())));
+    assert_eq!(
+        (&report["train_rows"], &report["held_out_rows"], &report["ranks"]),
+        (&1437.into(), &360.into(), &1.into())
+    );
+    assert!(report["accuracy"].as_f64().unwrap() > 0.95 && report["majority"].as_f64().unwrap() < 0.15, "{report}");
+    assert_eq!(report["all_reduces_of_ranks"], Value::Array(vec![report["steps"].clone()]));
+}
+
+#[test]
+fn a_killed_process_is_no_success() {
+    let mut run = fulmen(&["demo", "--nodes", "3"]);
+    // The supervisors' command lines end like this too, but begin otherwise.
+    let ranks = |run: &crate::support::Running| {
+        let mut processes = run.processes();
+        processes.retain(|(_, command)| command.trim_end() == "fulmen __demo");
+        processes
+    };
+    wait_until("the processes", || ranks(&run).len() == 3);
+    kill_process(ranks(&run)[1].0, Signal::KILL).unwrap();
+    run.wait_exit();
+    let ended = run.end();
+    assert_eq!(ended.code, Some(137), "{}{}", ended.out, ended.err);
+    assert!(ended.out.lines().last().unwrap().contains("verdict    failed: "), "{}", ended.out);
+    assert!(ended.err.contains("failed first: killed by SIGKILL"), "{}", ended.err);
+}
+
+#[test]
+fn impossible_demos_are_refused() {
+    for (nodes, part) in [("0", "1..=64"), ("65", "1..=64"), ("-1", "1..=64"), ("four", "four")] {
+        let ended = fulmen(&["demo", "--nodes", nodes]).end();
+        assert_eq!((ended.code, ended.out.as_str(), ended.err.lines().count()), (Some(2), "", 1), "{}", ended.err);
+        assert!(ended.err.contains(part), "{}", ended.err);
+    }
+}
+
+#[test]
+fn a_reader_that_left_is_no_panic() {
+    let ended = shell("{ \"$FULMEN\" demo --nodes 1; echo code $? >&2; } | head -n 1").end();
+    assert!(ended.out.starts_with("fulmen demo: 1 process learns"), "{}", ended.out);
+    assert!(["code 141\n", "code 0\n"].contains(&ended.err.as_str()), "{}", ended.err);
+}
