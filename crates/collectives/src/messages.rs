@@ -70,6 +70,14 @@ impl Messages {
     /// Runs one call to its end.
     pub(crate) fn run(&self, request: &mut Request<'_>, ongoing: &mut Ongoing<'_>) -> Result<(), CollectiveError> {
         self.check_poison()?;
+        self.attempt(request, ongoing).map_err(|error| match error {
+            // Why a peer went says more than that it did.
+            CollectiveError::Fabric(_) => self.check_poison().err().unwrap_or(error),
+            other => other,
+        })
+    }
+
+    fn attempt(&self, request: &mut Request<'_>, ongoing: &mut Ongoing<'_>) -> Result<(), CollectiveError> {
         let call = request.call;
         let short = call.longest(self.size as u32) <= SHORT;
         self.agree(request, ongoing, short)?;
@@ -321,9 +329,8 @@ impl<'a> Exchange<'a> {
             match moved {
                 Ok(Ok(())) => {}
                 Err(FabricError::PeerLost { rank, .. }) if self.forget_sends(rank as usize) => {}
-                // Why a peer went says more than that it did.
-                Err(lost) => self.messages.check_poison().and(Err(lost.into()))?,
-                Ok(Err(failed)) => self.messages.check_poison().and(Err(failed))?,
+                Err(lost) => return Err(lost.into()),
+                Ok(Err(failed)) => return Err(failed),
             }
         }
         Ok(self.lens)
