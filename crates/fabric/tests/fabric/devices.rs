@@ -20,22 +20,24 @@ impl Dice {
     }
 }
 
-/// Fills memory with words that tell where they come from, and so checks it.
-fn fill(memory: &Exposed, salt: u64) {
-    let bytes: Vec<u8> = words(memory.len(), salt).collect();
-    memory.write(0, &bytes);
+/// Bytes that tell where they come from.
+fn words(len: usize, salt: u64) -> Vec<u8> {
+    let mut dice = Dice(salt << 20 | len as u64);
+    let mut bytes = vec![0; len];
+    for word in bytes.chunks_mut(8) {
+        word.copy_from_slice(&dice.next().to_le_bytes()[..word.len()]);
+    }
+    bytes
 }
 
-fn words(len: usize, salt: u64) -> impl Iterator<Item = u8> {
-    let mut dice = Dice(salt << 20 | len as u64);
-    (0..len.div_ceil(8)).flat_map(move |_| dice.next().to_le_bytes()).take(len)
+fn fill(memory: &Exposed, salt: u64) {
+    memory.write(0, &words(memory.len(), salt));
 }
 
 fn check(memory: &Exposed, salt: u64, what: &str) {
     let mut bytes = vec![0; memory.len()];
     memory.read(0, &mut bytes);
-    let expected: Vec<u8> = words(memory.len(), salt).collect();
-    assert!(bytes == expected, "{what}: {} bytes arrived wrong", memory.len());
+    assert!(bytes == words(memory.len(), salt), "{what}: {} bytes arrived wrong", memory.len());
 }
 
 fn private(len: usize) -> Exposed {
