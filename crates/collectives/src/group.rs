@@ -10,6 +10,7 @@ use fulmen_kernels::{DType, Element, ReduceOp, Source, Stores, ValuesMut};
 
 use crate::call::{Call, Kind};
 use crate::deadline::Deadline;
+use crate::messages::Messages;
 use crate::request::{Input, Output, Request};
 use crate::windows::{Ongoing, Progress, Windows};
 use crate::{Buffer, CollectiveError, Data};
@@ -34,6 +35,7 @@ struct Shared {
 enum Path {
     Alone,
     Windows(Windows),
+    Messages(Messages),
 }
 
 struct State {
@@ -55,11 +57,28 @@ impl Group {
         let deadline = fabric.timeout();
         let path = if fabric.size() == 1 {
             Path::Alone
-        } else {
+        } else if fabric.has_windows() {
             Path::Windows(Windows::new(&fabric, &mut Deadline::new(deadline))?)
+        } else {
+            Path::Messages(Messages::new(&fabric)?)
         };
+        Ok(Group::over(fabric, path))
+    }
+
+    /// A group whose operations go by messages, also where ranks map one another's memory: to measure and to test that
+    /// path on one host. Otherwise as [`Group::new`].
+    ///
+    /// # Errors
+    /// [`CollectiveError::Fabric`] if the pool has no room for what is under way.
+    pub fn by_messages(fabric: Fabric) -> Result<Group, CollectiveError> {
+        let path = if fabric.size() == 1 { Path::Alone } else { Path::Messages(Messages::new(&fabric)?) };
+        Ok(Group::over(fabric, path))
+    }
+
+    fn over(fabric: Fabric, path: Path) -> Group {
+        let deadline = fabric.timeout();
         let state = Mutex::new(State { sequence: 0, progress: Progress::default(), failed: None });
-        Ok(Group { shared: Arc::new(Shared { fabric, path, state }), deadline })
+        Group { shared: Arc::new(Shared { fabric, path, state }), deadline }
     }
 
     /// This rank, from 0.
@@ -246,6 +265,7 @@ impl Group {
                 Ok(())
             }
             Path::Windows(windows) => windows.run(&mut request, &mut ongoing, progress),
+            Path::Messages(messages) => messages.run(&mut request, &mut ongoing),
         };
         fate.over = true;
         if let Err(error) = &done {
@@ -308,6 +328,7 @@ impl Fate<'_> {
         match self.path {
             Path::Alone => {}
             Path::Windows(windows) => windows.poison(self.sequence, &cause),
+            Path::Messages(messages) => messages.poison(&cause),
         }
         *self.failed = Some(cause);
     }

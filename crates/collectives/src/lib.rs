@@ -30,6 +30,8 @@ mod call;
 mod deadline;
 mod error;
 mod group;
+mod messages;
+mod p2p;
 mod request;
 mod windows;
 

@@ -4,20 +4,21 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use fulmen_memory::{Block, Exposed, Pool, Region, RegionError};
+use fulmen_memory::{Block, ChunkRule, Exposed, Pool, Region, RegionError};
 use fulmen_reach::{Node, ReachError};
 use fulmen_verbs::Device;
 
 use crate::bootstrap::{Session, SessionError};
-use crate::driver::reach;
-use crate::engine::Link;
+use crate::driver::device::{self, Rail, Rails};
+use crate::driver::{Parker, reach};
+use crate::engine::{Config, Link};
 use crate::error::LinkKind;
 use crate::handshake::{self, Hello, ReachHello, Settings};
 use crate::lanes::{Lane, Lanes};
 use crate::liveness::Life;
 use crate::map::Neighbours;
 use crate::progress::Progress;
-use crate::{FabricError, FabricOptions, Loss, PollPolicy};
+use crate::{DeviceError, FabricError, FabricOptions, Loss, PollPolicy};
 
 /// How long a rank that leaves waits for sends whose handles were dropped.
 const FAREWELL: Duration = Duration::from_secs(2);
@@ -70,6 +71,9 @@ pub enum StartError {
         /// What that one has.
         theirs: String,
     },
+    /// Devices do not connect the ranks.
+    #[error("{0}")]
+    Device(#[source] Box<DeviceError>),
     /// Options that make no sense.
     #[error("the options are impossible: {0}")]
     Options(&'static str),
@@ -102,6 +106,12 @@ pub enum StartError {
     },
 }
 
+impl From<DeviceError> for StartError {
+    fn from(cause: DeviceError) -> StartError {
+        StartError::Device(Box::new(cause))
+    }
+}
+
 /// The ranks of a program, connected. A clone is another handle; with the last one, this rank leaves: it
 /// then waits up to 2 s for sends whose handles were dropped before they ended.
 #[derive(Clone)]
@@ -127,6 +137,7 @@ impl Fabric {
     /// Connects the ranks of a session. Collective: every rank calls it, with options that agree.
     ///
     /// Where options ask for windows and there is a node, ranks map one another's memory, which needs them on one host.
+    /// Else links run over the first device that can be used, and its limits are checked first.
     /// Returns within the options' timeout, and up to 5 s for the coordinator's verdict.
     ///
     /// # Errors
@@ -136,7 +147,11 @@ impl Fabric {
         let (rank, size) = (session.rank(), session.size());
         let deadline = Instant::now() + options.timeout;
         let left = || deadline.saturating_duration_since(Instant::now());
-        let node = providers.node.filter(|_| options.windows);
+        let Providers { node, mut devices } = providers;
+        let node = node.filter(|_| options.windows);
+        if node.is_some() || size == 1 {
+            devices.clear();
+        }
 
         let memory = |what| move |cause| StartError::Memory { what, cause };
         let pool = Region::alloc(options.pool).map_err(memory("the pool (FULMEN_POOL sets its size)"))?;
@@ -146,7 +161,12 @@ impl Fabric {
 
         let hello = Hello {
             build: env!("CARGO_PKG_VERSION").to_owned(),
-            settings: Settings { windows: node.is_some(), profile: options.profile.clone(), flow: options.flow },
+            settings: Settings {
+                windows: node.is_some(),
+                devices: !devices.is_empty(),
+                profile: options.profile.clone(),
+                flow: options.flow,
+            },
             reach: node.as_ref().zip(control_key).map(|(node, control)| ReachHello {
                 node: node.address().to_bytes().to_vec(),
                 control: control.to_u64(),
@@ -162,10 +182,14 @@ impl Fabric {
                 Neighbours::meet(node, rank, &hellos, &pool, &life, reach::control_len(size, &options.flow), left())
             })
             .transpose();
+        let rails = (!devices.is_empty())
+            .then(|| device::connect(&session, &devices, &pool, &options.flow, bell.clone(), left))
+            .transpose();
         // All hear whether all succeeded, so that nobody waits for a rank that gave up.
-        let problem = neighbours.as_ref().err().map(ToString::to_string).unwrap_or_default();
+        let problem = neighbours.as_ref().err().or(rails.as_ref().err());
+        let problem = problem.map(ToString::to_string).unwrap_or_default();
         let verdicts = session.all_gather(problem.as_bytes(), left());
-        let neighbours = neighbours?.map(Arc::new);
+        let (neighbours, rails) = (neighbours?.map(Arc::new), rails?);
         for (rank, problem) in (0..).zip(verdicts?) {
             if !problem.is_empty() {
                 let problem = String::from_utf8_lossy(&problem).into_owned();
@@ -176,18 +200,21 @@ impl Fabric {
             // Everybody has mapped it.
             node.unshare(key);
         }
+        life.on_broken(session.desertion());
         let weak: Weak<Life> = Arc::downgrade(&life);
         session.on_lost(move |lost| {
             if let Some(life) = weak.upgrade() {
                 life.lose(lost.rank, Loss::Session(lost.cause.clone()));
             }
         });
-        let lanes = match &neighbours {
-            Some(neighbours) => reach_lanes(rank, &control_memory, neighbours, &options)?,
-            None => (0..size).map(|_| None).collect(),
+        let rule = rails.as_ref().map_or(ChunkRule::NONE, |rails| rails.rule);
+        let (lanes, parker): (_, Arc<dyn Parker>) = match (&neighbours, rails) {
+            (Some(neighbours), _) => (reach_lanes(rank, &control_memory, neighbours, &options)?, Arc::new(bell)),
+            (None, Some(Rails { hub, rails, .. })) => (rails.into_iter().map(device_lane).collect(), hub),
+            (None, None) => ((0..size).map(|_| None).collect(), Arc::new(bell)),
         };
-        let lanes = Arc::new(Lanes::new(lanes, life, neighbours.clone(), Arc::new(bell)));
-        let pool = Pool::new(&pool).map_err(memory("the pool"))?;
+        let lanes = Arc::new(Lanes::new(lanes, life, neighbours.clone(), parker));
+        let pool = Pool::with_rule(&pool, rule).map_err(memory("the pool"))?;
         let poll = options.poll.unwrap_or_else(|| PollPolicy::for_ranks(size));
         let (progress, timeout) = (Progress::new(lanes.clone()), options.timeout);
         let inner = Inner { progress, lanes, neighbours, rank, size, poll, pool, session, timeout };
@@ -260,6 +287,9 @@ impl Inner {
         }
         self.lanes.close();
         self.lanes.pump_all();
+        while self.lanes.is_leaving() && Instant::now() < end {
+            self.lanes.parker.park(Duration::from_millis(10), &mut || self.lanes.pump_all());
+        }
     }
 
     pub(crate) fn link_kind(&self) -> LinkKind {
@@ -302,6 +332,11 @@ fn reach_lanes(
         Ok(Some(Lane::new(Link::new(reach::config(flow)), Box::new(wire))))
     };
     (0..).zip(neighbours.controls()).map(lane).collect()
+}
+
+fn device_lane(rail: Option<(Config, Rail)>) -> Option<Lane> {
+    let (config, rail) = rail?;
+    Some(Lane::new(Link::new(config), Box::new(rail)))
 }
 
 fn check(options: &FabricOptions) -> Result<(), StartError> {

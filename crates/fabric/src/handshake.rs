@@ -21,6 +21,8 @@ pub(crate) struct Hello {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Settings {
     pub windows: bool,
+    /// Whether links run over devices.
+    pub devices: bool,
     pub profile: Option<String>,
     pub flow: Flow,
 }
@@ -65,12 +67,13 @@ pub(crate) fn agree(blobs: &[Vec<u8>]) -> Result<Vec<Hello>, StartError> {
     Ok(hellos)
 }
 
-fn differences(one: &Hello, other: &Hello) -> [(&'static str, String, String); 7] {
+fn differences(one: &Hello, other: &Hello) -> [(&'static str, String, String); 8] {
     let both = |what, show: &dyn Fn(&Hello) -> String| (what, show(one), show(other));
     [
         both("release", &|hello| hello.build.clone()),
         both("device profile", &|hello| hello.settings.profile.clone().unwrap_or_else(|| "none".into())),
         both("windows", &|hello| if hello.settings.windows { "on" } else { "off" }.into()),
+        both("devices", &|hello| if hello.settings.devices { "given" } else { "not given" }.into()),
         both("frame size", &|hello| hello.settings.flow.frame.to_string()),
         both("credits", &|hello| hello.settings.flow.credits.to_string()),
         both("rendezvous size", &|hello| hello.settings.flow.rendezvous.to_string()),
@@ -85,7 +88,7 @@ mod tests {
     use super::*;
 
     fn hello() -> Hello {
-        let settings = Settings { windows: true, profile: None, flow: Flow::default() };
+        let settings = Settings { windows: true, devices: false, profile: None, flow: Flow::default() };
         Hello { build: "1.0".into(), settings, reach: Some(ReachHello { node: vec![7; 48], control: 9 }) }
     }
 
@@ -98,10 +101,11 @@ mod tests {
     #[test]
     fn each_difference_names_the_rank_and_both_values() {
         type Change = fn(&mut Hello);
-        let changes: [(Change, &str); 7] = [
+        let changes: [(Change, &str); 8] = [
             (|hello| hello.build = "2.0".into(), "2.0"),
             (|hello| hello.settings.profile = Some("thunderbolt".into()), "thunderbolt"),
             (|hello| hello.settings.windows = false, "off"),
+            (|hello| hello.settings.devices = true, "not given"),
             (|hello| hello.settings.flow.frame = 4095, "4095"),
             (|hello| hello.settings.flow.credits = 33, "33"),
             (|hello| hello.settings.flow.rendezvous = 12345, "12345"),

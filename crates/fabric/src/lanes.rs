@@ -23,6 +23,17 @@ impl Lane {
     pub(crate) fn new(link: Link, wire: Box<dyn Wire>) -> Lane {
         Lane { link, wire, losses: 0 }
     }
+
+    /// Ends everything with a peer that is lost.
+    pub(crate) fn sever(&mut self) {
+        self.wire.sever();
+        self.link.sever();
+    }
+
+    /// Whether frames are still to go out to a peer that may take them.
+    fn is_leaving(&self) -> bool {
+        !self.link.is_severed() && !self.link.peer_left() && !self.wire.is_idle()
+    }
 }
 
 /// All lanes of a rank. Held by the fabric and by its progress thread.
@@ -105,7 +116,7 @@ impl Lanes {
             Ok(moved) => moved,
             Err(Broken(problem)) => {
                 self.life.lose(rank, Loss::Broken(problem));
-                lane.link.sever();
+                lane.sever();
                 return true;
             }
         };
@@ -115,7 +126,7 @@ impl Lanes {
         if losses != lane.losses {
             lane.losses = losses;
             if self.life.loss(rank).is_some() {
-                lane.link.sever();
+                lane.sever();
                 return true;
             }
         }
@@ -150,6 +161,11 @@ impl Lanes {
     fn count(&self, of: impl Fn(&Link) -> usize) -> usize {
         let ranks = 0..self.lanes.len() as u32;
         ranks.filter_map(|rank| self.lock(rank)).map(|lane| of(&lane.link)).sum()
+    }
+
+    /// Whether frames are still to go out.
+    pub(crate) fn is_leaving(&self) -> bool {
+        (0..self.lanes.len() as u32).filter_map(|rank| self.lock(rank)).any(|lane| lane.is_leaving())
     }
 
     /// Tells all peers that nothing more comes.

@@ -25,6 +25,7 @@ mod wait;
 mod window;
 
 pub use bootstrap::{Coordinator, JoinConfig, JoinError, LossCause, LostRank, Secret, Session, SessionError};
+pub use driver::device::DeviceError;
 pub use error::{FabricError, LinkKind, Loss, OpName};
 pub use fabric::{Fabric, Providers, StartError};
 pub use launch::{Launch, LaunchError};

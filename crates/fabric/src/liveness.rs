@@ -5,10 +5,13 @@
 //! process's death; every wait on the dead rank ends in **under 2 s**. A process that is merely stopped is not lost to
 //! the first, and lost to the second only after the silence that the coordinator allows.
 //!
+//! A link that breaks between two live processes is a loss too. The end that finds out leaves the coordinator without a
+//! goodbye, so that the other end, and everybody else, hears of it as fast as of a death.
+//!
 //! A waiting thread looks at one counter in its own memory, and only when that has moved at who it was.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use crate::Loss;
 use crate::driver::Parker;
@@ -40,11 +43,13 @@ pub(crate) struct Life {
     count: AtomicU32,
     lost: Mutex<Vec<Option<Loss>>>,
     parker: Box<dyn Parker>,
+    /// Tells the others that this rank cannot go on.
+    desert: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl Life {
     pub(crate) fn new(size: u32, parker: Box<dyn Parker>) -> Life {
-        Life { count: AtomicU32::new(0), lost: Mutex::new(vec![None; size as usize]), parker }
+        Life { count: AtomicU32::new(0), lost: Mutex::new(vec![None; size as usize]), parker, desert: OnceLock::new() }
     }
 
     /// Notes a loss, the first of a rank only, and wakes whoever waits.
@@ -52,10 +57,20 @@ impl Life {
         let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(slot @ None) = lost.get_mut(rank as usize) else { return };
         tracing::debug!(rank, cause = %loss, "lost a rank");
+        let broken = matches!(loss, Loss::Broken(_));
         *slot = Some(loss);
         self.count.fetch_add(1, Ordering::Release);
         drop(lost);
+        if broken && let Some(desert) = self.desert.get() {
+            desert();
+        }
         self.parker.wake();
+    }
+
+    /// What to do as soon as a link breaks: its other end has a process that lives and cannot know of it.
+    pub(crate) fn on_broken(&self, desert: impl Fn() + Send + Sync + 'static) {
+        // It is said once, at the start.
+        let _ = self.desert.set(Box::new(desert));
     }
 
     /// Changes with every loss.

@@ -69,7 +69,7 @@ impl Fabric {
                 }
                 Ok(false) => {}
                 Err(broken) => {
-                    lane.link.sever();
+                    lane.sever();
                     drop(lane);
                     self.inner.lanes.life.lose(to, Loss::Broken(broken.0));
                     return self.check_alive(OP, to);

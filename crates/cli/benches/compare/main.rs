@@ -14,8 +14,8 @@
 //! - A *sample* is the time per call of a batch of about 100 µs (one call, where a call is longer), taken between barriers; the
 //!   slowest rank's time counts. The time of a case is the median of its samples; their number follows from a time budget. Before,
 //!   the case is warmed up, and its result is checked before and after: a wrong element ends the benchmark.
-//! - p2p is half of a round trip between ranks 0 and 1, from one buffer into another. All-reduce and broadcast work in place, the
-//!   others from one buffer into another; f32, sum. Sizes and bus bandwidths follow nccl-tests ([`case::Op`]).
+//! - p2p is half of a round trip between ranks 0 and 1, from one buffer into another. Broadcast works in place, the other
+//!   collectives from one buffer into another; f32, sum. Sizes and bus bandwidths follow nccl-tests ([`case::Op`]).
 //! - The floor and the peers' program (`../peers/mpi.c`) are written to these definitions here; Fulmen's figures come from
 //!   `fulmen bench OP --json`, which is written to them too.
 //! - For registered memory a peer may use whichever of its two memories is faster: its own shared windows

@@ -30,7 +30,7 @@ static void p2p(int words) {  // a round trip
 }
 
 static void all_reduce(int words) {
-  MPI_Allreduce(MPI_IN_PLACE, out, words, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+  MPI_Allreduce(in, out, words, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
 }
 
 static void all_gather(int words) {
@@ -83,7 +83,7 @@ static long check(const struct op *op, int words) {
   op->call(words);
   for (int i = 0; i < words; i++) wrong += out[i] != expected(op, words, i);
   MPI_Barrier(MPI_COMM_WORLD);
-  memset(in, 0, (size_t)words * 4);  // sums of zeroes stay zero however often a call is repeated
+  memset(in, 0, (size_t)words * 4);
   memset(out, 0, (size_t)words * 4);
   MPI_Allreduce(MPI_IN_PLACE, &wrong, 1, MPI_LONG, MPI_SUM, MPI_COMM_WORLD);
   return wrong;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use fulmen_collectives::{CollectiveError, Complex64, Group, ReduceOp};
 use fulmen_fabric::FabricError;
 
-use crate::world::{run, run_group};
+use crate::world::{run, run_by_messages, run_group};
 
 /// Ranks that wait for one another in vain do so for this long.
 const SHORT: Duration = Duration::from_secs(3);
@@ -92,6 +92,40 @@ fn ranks_with_registered_memory_that_disagree_all_fail() {
 }
 
 #[test]
+fn ranks_that_call_different_things_by_messages_all_fail() {
+    for count in [4, 100_000] {
+        for (what, call) in OTHERS {
+            let errors = run_by_messages(3, |group| {
+                let group = group.with_deadline(SHORT);
+                let result = if group.rank() == 1 { call(&group, count) } else { sum_f32(&group, count) };
+                let later = group.barrier().unwrap_err();
+                assert!(matches!(later, CollectiveError::Poisoned { .. }), "{later}");
+                result.unwrap_err()
+            });
+            check_mismatch(&format!("{what}, {count}"), &errors);
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_does_not_come_by_messages_is_named() {
+    let over = Barrier::new(2);
+    run_by_messages(2, |group| {
+        if group.rank() == 1 {
+            over.wait();
+            let late = group.barrier().unwrap_err();
+            assert!(matches!(&late, CollectiveError::Poisoned { cause } if cause.contains("rank 0")), "{late}");
+            return;
+        }
+        let error = group.with_deadline(Duration::from_millis(100)).barrier().unwrap_err();
+        let timed_out =
+            matches!(&error, CollectiveError::Fabric(FabricError::TimedOut { missing, .. }) if *missing == [1]);
+        assert!(timed_out, "{error}");
+        over.wait();
+    });
+}
+
+#[test]
 fn ranks_that_name_different_roots_all_fail() {
     for count in [1, 2_000, 200_000] {
         let errors = run_group(3, |group| {
@@ -107,14 +141,17 @@ fn a_rank_that_does_not_come_is_named_and_the_buffer_stays_usable() {
     run_group(2, |group| {
         if group.rank() == 1 {
             over.wait();
-            let late = group.barrier().unwrap_err();
+            // As if it had been stopped: it finds everything that it waits for, and memory that is used for other things.
+            let mut data = group.alloc::<f64>(10_000).unwrap();
+            let late = group.all_reduce(&mut data, ReduceOp::Sum).unwrap_err();
             assert!(matches!(&late, CollectiveError::Poisoned { cause } if cause.contains("rank 0")), "{late}");
             return;
         }
         let mut data = group.alloc::<f64>(10_000).unwrap();
         data.fill(1.0);
         let error = group.with_deadline(Duration::from_millis(100)).all_reduce(&mut data, ReduceOp::Sum).unwrap_err();
-        let timed_out = matches!(&error, CollectiveError::Fabric(FabricError::TimedOut { missing, .. }) if *missing == [1]);
+        let timed_out =
+            matches!(&error, CollectiveError::Fabric(FabricError::TimedOut { missing, .. }) if *missing == [1]);
         assert!(timed_out, "{error}");
         // Peers may write to the memory that it had, so it has other memory.
         assert_eq!(data.to_vec(), vec![0.0; 10_000]);
@@ -147,17 +184,19 @@ fn a_rank_that_leaves_ends_the_others() {
 
 #[test]
 fn a_rank_may_leave_as_soon_as_its_last_operation_is_over() {
+    let body = |group: &Group| {
+        let mut data = vec![1u64; 50_000];
+        group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
+        assert!(data.iter().all(|sum| *sum == 3));
+        let mut registered = group.alloc::<u64>(50_000).unwrap();
+        registered.fill(1);
+        group.all_reduce(&mut registered, ReduceOp::Sum).unwrap();
+        assert!(registered.iter().all(|sum| *sum == 3));
+        group.broadcast(&mut data, 0).unwrap();
+    };
     for _ in 0..10 {
-        run_group(3, |group| {
-            let mut data = vec![1u64; 50_000];
-            group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
-            assert!(data.iter().all(|sum| *sum == 3));
-            let mut registered = group.alloc::<u64>(50_000).unwrap();
-            registered.fill(1);
-            group.all_reduce(&mut registered, ReduceOp::Sum).unwrap();
-            assert!(registered.iter().all(|sum| *sum == 3));
-            group.broadcast(&mut data, 0).unwrap();
-        });
+        run_group(3, body);
+        run_by_messages(3, body);
     }
 }
 

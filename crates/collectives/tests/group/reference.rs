@@ -7,7 +7,7 @@ use fulmen_collectives::{Buffer, Complex64, DType, Data, Element, Group, ReduceO
 use fulmen_kernels::{as_bytes, reduce_into};
 use half::{bf16, f16};
 
-use crate::world::{Random, rounds, run_group};
+use crate::world::{Random, rounds, run_by_messages, run_group};
 
 /// A type of which tests make values.
 trait Sample: Element + Default {
@@ -279,61 +279,71 @@ fn run_plan(group: &Group, plan: &Plan) {
     }
 }
 
-fn random_operations(size: u32, few: u64) {
-    run_group(size, |group| {
-        let mut random = Random::new(u64::from(size));
-        for _ in 0..rounds(few) {
-            run_plan(group, &plan(&mut random, size));
-        }
-        group.barrier().unwrap();
-    });
+fn random_operations(group: &Group, few: u64) {
+    let size = group.size();
+    let mut random = Random::new(u64::from(size));
+    for _ in 0..rounds(few) {
+        run_plan(group, &plan(&mut random, size));
+    }
 }
 
 #[test]
 fn random_operations_of_one_rank() {
-    random_operations(1, 150);
+    run_group(1, |group| random_operations(group, 150));
 }
 
 #[test]
 fn random_operations_of_two_ranks() {
-    random_operations(2, 150);
+    run_group(2, |group| random_operations(group, 150));
 }
 
 #[test]
 fn random_operations_of_three_ranks() {
-    random_operations(3, 100);
+    run_group(3, |group| random_operations(group, 100));
 }
 
 #[test]
 fn random_operations_of_four_ranks() {
-    random_operations(4, 80);
+    run_group(4, |group| random_operations(group, 80));
 }
 
 #[test]
 fn random_operations_of_five_ranks() {
-    random_operations(5, 60);
-    if rounds(1) > 1 {
-        random_operations(7, 40);
+    run_group(5, |group| random_operations(group, 60));
+}
+
+#[test]
+fn random_operations_of_many_ranks() {
+    run_group(7, |group| random_operations(group, 8));
+}
+
+#[test]
+fn random_operations_by_messages() {
+    for (size, few) in [(1, 10), (2, 100), (3, 60), (5, 30)] {
+        run_by_messages(size, |group| random_operations(group, few));
     }
 }
 
 /// Every type and reduction once on each path, so that none depends on the dice.
 #[test]
 fn every_type_and_reduction_on_every_path() {
-    run_group(2, |group| {
-        for (seed, &dtype) in (0..).zip(DType::all()) {
-            for &op in ReduceOp::all().iter().filter(|op| op.supports(dtype).is_ok()) {
-                for (count, registered) in [(3, false), (700, false), (17_000, true), (17_000, false)] {
-                    let registered = vec![(registered, registered); 2];
-                    for operation in [Operation::AllReduce, Operation::ReduceScatter] {
-                        let registered = registered.clone();
-                        let plan = Plan { seed, operation, dtype, op, count, root: 0, in_place: true, registered };
-                        run_plan(group, &plan);
-                    }
+    run_group(2, every_type_and_reduction);
+    run_by_messages(2, every_type_and_reduction);
+}
+
+fn every_type_and_reduction(group: &Group) {
+    for (seed, &dtype) in (0..).zip(DType::all()) {
+        for &op in ReduceOp::all().iter().filter(|op| op.supports(dtype).is_ok()) {
+            for (count, registered) in [(3, false), (700, false), (17_000, true), (17_000, false)] {
+                let registered = vec![(registered, registered); 2];
+                for operation in [Operation::AllReduce, Operation::ReduceScatter] {
+                    let registered = registered.clone();
+                    let plan = Plan { seed, operation, dtype, op, count, root: 0, in_place: true, registered };
+                    run_plan(group, &plan);
                 }
             }
         }
-    });
+    }
 }
 
 /// The result of f16 sums must be rounded once, after the last rank: that differs from rounding at each rank.

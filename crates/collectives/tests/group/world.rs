@@ -39,6 +39,11 @@ pub fn run_group<T: Send>(size: u32, body: impl Fn(&Group) -> T + Sync) -> Vec<T
     run(size, |fabric| body(&Group::new(fabric).unwrap()))
 }
 
+/// Runs `body` on the group of `size` ranks, by messages.
+pub fn run_by_messages<T: Send>(size: u32, body: impl Fn(&Group) -> T + Sync) -> Vec<T> {
+    run(size, |fabric| body(&Group::by_messages(fabric).unwrap()))
+}
+
 /// How many times a random test goes round: more in the full tier.
 pub fn rounds(few: u64) -> u64 {
     if std::env::var("FULMEN_TEST_TIER").is_ok_and(|tier| tier == "full") { few * 10 } else { few }

@@ -149,6 +149,20 @@ impl Session {
         }
     }
 
+    /// A way to end the connection at once and without a goodbye, so that the others count this rank as lost. For one that
+    /// cannot go on, while the others may wait for it. It never waits.
+    pub(crate) fn desertion(&self) -> impl Fn() + Send + Sync + 'static {
+        let writer = self.link.as_ref().map(|link| link.writer.lock().unwrap_or_else(PoisonError::into_inner));
+        // A handle of its own: another thread may be writing.
+        let stream = writer.and_then(|stream| stream.try_clone().ok());
+        move || {
+            if let Some(stream) = &stream {
+                // A connection that is gone is what is wanted.
+                let _ = stream.shutdown(Shutdown::Write);
+            }
+        }
+    }
+
     /// Says goodbye: for the others this is no loss. The same as dropping the session.
     pub fn leave(self) {}
 

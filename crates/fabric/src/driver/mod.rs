@@ -1,5 +1,6 @@
 //! What carries a fabric: memory that ranks share, or devices.
 
+pub(crate) mod device;
 pub(crate) mod reach;
 
 use std::time::Duration;
@@ -39,6 +40,14 @@ pub(crate) trait Wire: Send {
 
     /// How this memory is best received into.
     fn target(&self, memory: Exposed) -> Target;
+
+    /// Whether all frames that were sent have gone out: then none is lost if the wire goes.
+    fn is_idle(&self) -> bool {
+        true
+    }
+
+    /// Lets go of all memory, for good: said before the link is severed, whose operations then give theirs back.
+    fn sever(&mut self) {}
 }
 
 /// Why a wire is of no use any more.

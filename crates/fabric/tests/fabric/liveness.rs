@@ -10,10 +10,9 @@ use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::world::{LONG, options};
+use crate::world::{CARRIERS, Carrier, LONG, options};
 use fulmen_fabric::bootstrap::{Options, Serving};
-use fulmen_fabric::{Coordinator, Fabric, FabricError, JoinConfig, Loss, On, Providers, Secret, Session};
-use fulmen_reach::Node;
+use fulmen_fabric::{Coordinator, Fabric, FabricError, JoinConfig, Loss, On, Secret, Session};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 const ROLE: &str = "FULMEN_TEST_ROLE";
@@ -21,10 +20,9 @@ const WORLD: &str = "FULMEN_TEST_WORLD";
 /// Far above the documented 2 s, since this machine may be busy; what was measured is printed.
 const BOUND: Duration = Duration::from_secs(30);
 
-fn join(coordinator: SocketAddr, rank: u32, secret: Secret) -> Fabric {
+fn join(coordinator: SocketAddr, rank: u32, secret: Secret, carrier: Carrier) -> Fabric {
     let session = Session::join(&JoinConfig { coordinator, rank, size: 2, secret, deadline: LONG }).unwrap();
-    let providers = Providers { node: Some(Node::open().unwrap()), devices: Vec::new() };
-    Fabric::start(session, options(), providers).unwrap()
+    Fabric::start(session, carrier.options(options()), carrier.providers()).unwrap()
 }
 
 /// Rank 1 in a process of its own, which ends with this value, or with the test's process: its standard input closes.
@@ -35,7 +33,7 @@ struct Victim {
 }
 
 impl Victim {
-    fn start(role: &str) -> (Fabric, Victim) {
+    fn start(role: &str, carrier: Carrier) -> (Fabric, Victim) {
         let secret = Secret::generate().unwrap();
         let coordinator = Coordinator::bind(([127, 0, 0, 1], 0).into(), 2, secret.clone(), Options::default()).unwrap();
         let coordinator = coordinator.serve().unwrap();
@@ -43,14 +41,14 @@ impl Victim {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "liveness::victim", "--nocapture", "--test-threads=1"])
             .env(ROLE, role)
-            .env(WORLD, format!("{address} {}", secret.to_hex()))
+            .env(WORLD, format!("{address} {} {}", secret.to_hex(), carrier.index()))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
         let words = BufReader::new(child.stdout.take().unwrap());
         let mut victim = Victim { child, words, _coordinator: coordinator };
-        let fabric = join(address, 0, secret);
+        let fabric = join(address, 0, secret, carrier);
         victim.hear("ready");
         (fabric, victim)
     }
@@ -95,8 +93,9 @@ fn victim() {
         std::process::exit(3);
     });
     let world = std::env::var(WORLD).unwrap();
-    let (address, secret) = world.split_once(' ').unwrap();
-    let fabric = join(address.parse().unwrap(), 1, Secret::from_hex(secret).unwrap());
+    let [address, secret, carrier] = world.split(' ').collect::<Vec<_>>().try_into().unwrap();
+    let carrier = CARRIERS[carrier.parse::<usize>().unwrap()];
+    let fabric = join(address.parse().unwrap(), 1, Secret::from_hex(secret).unwrap(), carrier);
     match role.as_str() {
         // It answers each message.
         "echo" => {
@@ -130,9 +129,12 @@ fn park() -> ! {
 }
 
 /// Kills rank 1 while rank 0 is in `wait`, which must end with its loss.
-fn kill_during(role: &str, op: &str, wait: impl FnOnce(&Fabric) -> FabricError) {
-    let (fabric, victim) = Victim::start(role);
-    kill(&fabric, &victim, role, op, || wait(&fabric));
+fn kill_during(role: &str, op: &str, wait: impl Fn(&Fabric) -> FabricError) {
+    for carrier in CARRIERS {
+        println!("over {carrier:?}");
+        let (fabric, victim) = Victim::start(role, carrier);
+        kill(&fabric, &victim, role, op, || wait(&fabric));
+    }
 }
 
 fn kill(fabric: &Fabric, victim: &Victim, role: &str, op: &str, wait: impl FnOnce() -> FabricError) {
@@ -150,7 +152,7 @@ fn kill(fabric: &Fabric, victim: &Victim, role: &str, op: &str, wait: impl FnOnc
     let text = error.to_string();
     println!("{role}: {took:?} after the kill: {text}");
     assert!(matches!(error, FabricError::PeerLost { rank: 1, .. }), "{text}");
-    assert!(text.contains(op) && text.contains("rank 1") && text.contains("shared memory"), "{text}");
+    assert!(text.contains(op) && text.contains("rank 1") && text.contains(&fabric.link_kind().to_string()), "{text}");
     assert!(took < BOUND, "it took {took:?}");
     assert!(fabric.loss(1).is_some_and(|loss| loss != Loss::Left), "a kill is no goodbye");
     // And from now on nothing waits.
@@ -208,7 +210,7 @@ fn a_kill_ends_the_wait_for_a_handle() {
 
 #[test]
 fn a_kill_ends_a_wait_on_a_window() {
-    let (fabric, mut victim) = Victim::start("window");
+    let (fabric, mut victim) = Victim::start("window", Carrier::Reach);
     let window = fabric.window(4096, LONG).unwrap();
     victim.hear("window");
     let word = window.peer(1).slice(0..8);
@@ -221,7 +223,7 @@ fn a_kill_ends_a_wait_on_a_window() {
 
 #[test]
 fn a_kill_ends_the_making_of_a_window() {
-    let (fabric, victim) = Victim::start("recv");
+    let (fabric, victim) = Victim::start("recv", Carrier::Reach);
     let error = thread::scope(|scope| {
         scope.spawn(|| {
             thread::sleep(Duration::from_millis(100));
@@ -235,7 +237,13 @@ fn a_kill_ends_the_making_of_a_window() {
 
 #[test]
 fn a_stopped_process_is_not_lost_and_goes_on_when_it_continues() {
-    let (fabric, victim) = Victim::start("echo");
+    for carrier in CARRIERS {
+        stop_and_continue(carrier);
+    }
+}
+
+fn stop_and_continue(carrier: Carrier) {
+    let (fabric, victim) = Victim::start("echo", carrier);
     let ask = |timeout| {
         fabric.send_bytes(1, 1, &[42], LONG).unwrap();
         let mut byte = [0];
@@ -250,7 +258,7 @@ fn a_stopped_process_is_not_lost_and_goes_on_when_it_continues() {
     let error = ask(Duration::from_secs(1)).unwrap_err();
     let text = error.to_string();
     assert!(matches!(&error, FabricError::TimedOut { op: "recv", missing, .. } if *missing == [1]), "{text}");
-    assert!(text.contains("rank 1") && text.contains("shared memory"), "{text}");
+    assert!(text.contains("rank 1") && text.contains(&fabric.link_kind().to_string()), "{text}");
     assert_eq!(fabric.loss(1), None);
     victim.signal(Signal::CONT);
     // First the answer to the question that it got while it was stopped.

@@ -1,5 +1,6 @@
 //! Ranks with everything beneath them: the coordinator, nodes, shared memory, processes.
 
+mod devices;
 mod liveness;
 mod messages;
 mod windows;

@@ -1,4 +1,4 @@
-//! Messages, with ranks as threads.
+//! Messages over everything that carries them, with ranks as threads.
 
 use std::sync::Barrier;
 use std::time::Duration;
@@ -29,7 +29,7 @@ const SIZES: [usize; 14] = [0, 1, 8, 40, 41, 255, 257, 4096, 8168, 8169, 16_383,
 
 #[test]
 fn every_size_out_of_and_into_every_memory() {
-    world::run(2, |fabric| {
+    world::run_over_each(2, |fabric| {
         for (salt, len) in (0..).zip(SIZES) {
             for tag in 0..6 {
                 let message = pattern(len, salt + tag);
@@ -75,7 +75,7 @@ fn all_talk_to_all_with_few_credits() {
     let small =
         |_| FabricOptions { flow: Flow { frame: 256, credits: 16, rendezvous: 3000, unexpected: 1000 }, ..options() };
     let rounds = 60;
-    world::start(4, small, |rank, fabric| {
+    world::start_over_each(4, small, |rank, fabric| {
         let fabric = fabric.unwrap();
         let others: Vec<u32> = (0..4).filter(|other| *other != rank).collect();
         for round in 0..rounds {
@@ -102,7 +102,7 @@ fn all_talk_to_all_with_few_credits() {
 
 #[test]
 fn tags_are_kept_apart_and_each_in_its_order() {
-    world::run(2, |fabric| {
+    world::run_over_each(2, |fabric| {
         if fabric.rank() == 0 {
             for value in 0..100u64 {
                 fabric.send_bytes(1, value % 3, &value.to_le_bytes(), LONG).unwrap();
@@ -121,7 +121,7 @@ fn tags_are_kept_apart_and_each_in_its_order() {
 
 #[test]
 fn a_message_that_does_not_fit_is_an_error_and_writes_nothing() {
-    world::run(2, |fabric| {
+    world::run_over_each(2, |fabric| {
         for (tag, len) in [(0, 100), (1, 20_000), (2, 50_000)] {
             if fabric.rank() == 0 {
                 let [pool, _] = memories(fabric, len);
@@ -141,7 +141,9 @@ fn a_message_that_does_not_fit_is_an_error_and_writes_nothing() {
                 let text = error.to_string();
                 assert!(matches!(error, FabricError::Truncated { rank: 0, room: 99, .. }), "{text}");
                 assert!(
-                    text.contains(&len.to_string()) && text.contains("99") && text.contains("shared memory"),
+                    text.contains(&len.to_string())
+                        && text.contains("99")
+                        && text.contains(&fabric.link_kind().to_string()),
                     "{text}"
                 );
                 assert_eq!(bytes, [7; 99]);
@@ -157,7 +159,7 @@ fn a_message_that_does_not_fit_is_an_error_and_writes_nothing() {
 #[test]
 fn a_receive_that_timed_out_gives_its_memory_back_and_never_writes() {
     let turn = Barrier::new(2);
-    world::run(2, |fabric| {
+    world::run_over_each(2, |fabric| {
         if fabric.rank() == 1 {
             let memory = fabric.alloc(1000).unwrap().into_exposed();
             memory.fill(0..1000, 5);
@@ -180,7 +182,7 @@ fn a_receive_that_timed_out_gives_its_memory_back_and_never_writes() {
 
 #[test]
 fn a_send_that_timed_out_is_withdrawn() {
-    world::run(2, |fabric| {
+    world::run_over_each(2, |fabric| {
         if fabric.rank() == 0 {
             let memory = fabric.alloc(100_000).unwrap().into_exposed();
             let error = fabric.send(1, 3, &memory, Duration::from_millis(100)).unwrap_err();
@@ -202,7 +204,7 @@ fn a_send_that_timed_out_is_withdrawn() {
 #[test]
 fn the_progress_thread_moves_messages_while_nobody_waits() {
     let turn = Barrier::new(2);
-    world::run(2, |fabric| {
+    world::run_over_each(2, |fabric| {
         let len = 2_000_000;
         if fabric.rank() == 0 {
             // Rendezvous and fragments: both need this rank's help, which it gives without another call.
@@ -231,7 +233,7 @@ fn the_progress_thread_moves_messages_while_nobody_waits() {
 #[test]
 fn receives_complete_while_their_rank_does_something_else() {
     let turn = Barrier::new(2);
-    world::run(2, |fabric| {
+    world::run_over_each(2, |fabric| {
         let len = 1_000_000;
         if fabric.rank() == 0 {
             let into = fabric.alloc(len).unwrap().into_exposed();
@@ -253,7 +255,7 @@ fn receives_complete_while_their_rank_does_something_else() {
 
 #[test]
 fn dropped_handles_do_their_work_and_release_their_memory() {
-    world::run(2, |fabric| {
+    world::run_over_each(2, |fabric| {
         let len = 100_000;
         if fabric.rank() == 0 {
             let data = fabric.alloc(len).unwrap().into_exposed();
@@ -272,7 +274,7 @@ fn dropped_handles_do_their_work_and_release_their_memory() {
 
 #[test]
 fn a_dropped_send_arrives_although_its_rank_leaves() {
-    world::start(
+    world::start_over_each(
         2,
         |_| options(),
         |rank, fabric| {
@@ -292,7 +294,7 @@ fn a_dropped_send_arrives_although_its_rank_leaves() {
 
 #[test]
 fn what_was_sent_before_leaving_is_received_and_then_the_loss_is_told() {
-    world::start(
+    world::start_over_each(
         2,
         |_| options(),
         |rank, fabric| {
@@ -323,7 +325,7 @@ fn what_was_sent_before_leaving_is_received_and_then_the_loss_is_told() {
 
 #[test]
 fn threads_of_one_rank_share_its_links() {
-    world::run(2, |fabric| {
+    world::run_over_each(2, |fabric| {
         let other = 1 - fabric.rank();
         std::thread::scope(|scope| {
             for tag in 0..4u64 {
@@ -349,7 +351,7 @@ fn threads_of_one_rank_share_its_links() {
 
 #[test]
 fn nobody_sends_to_nobody() {
-    world::run(2, |fabric| {
+    world::run_over_each(2, |fabric| {
         for rank in [fabric.rank(), 2, u32::MAX] {
             let error = fabric.send_bytes(rank, 0, &[1], LONG).unwrap_err();
             assert!(matches!(error, FabricError::NoSuchRank { op: "send", size: 2, .. }), "{error}");

@@ -1,24 +1,57 @@
-//! Ranks as threads of the test's process, each with a node, a session and a fabric of its own.
+//! Ranks as threads of the test's process, each with a node or a device, a session and a fabric of its own.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use fulmen_fabric::bootstrap::Options;
 use fulmen_fabric::{Coordinator, Fabric, FabricOptions, JoinConfig, Providers, Secret, Session, StartError};
 use fulmen_reach::Node;
+use fulmen_soft::{Profile, SoftDevice};
+use fulmen_verbs::Device;
 
 /// Never reached when all is well.
 pub const LONG: Duration = Duration::from_secs(60);
+
+/// What links run over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Carrier {
+    Reach,
+    Device(Profile),
+}
+
+pub const CARRIERS: [Carrier; 3] =
+    [Carrier::Reach, Carrier::Device(Profile::Infiniband), Carrier::Device(Profile::Thunderbolt)];
+
+impl Carrier {
+    pub fn providers(self) -> Providers {
+        let node = Node::open().unwrap();
+        match self {
+            Carrier::Reach => Providers { node: Some(node), devices: Vec::new() },
+            Carrier::Device(profile) => {
+                Providers { node: None, devices: vec![SoftDevice::open(&node, profile).unwrap()] }
+            }
+        }
+    }
+
+    pub fn options(self, options: FabricOptions) -> FabricOptions {
+        FabricOptions { windows: self == Carrier::Reach, ..options }
+    }
+
+    pub fn index(self) -> usize {
+        CARRIERS.iter().position(|carrier| *carrier == self).unwrap()
+    }
+}
 
 pub fn options() -> FabricOptions {
     FabricOptions { pool: 16 << 20, timeout: LONG, ..FabricOptions::default() }
 }
 
-/// Starts `size` ranks, each with the options that `options` gives it, and runs `body` on what came of it.
-pub fn start<T: Send>(
+/// Starts `size` ranks, each with the providers and options that `given` gives it, and runs `body` on what came of it.
+pub fn start_with<T: Send>(
     size: u32,
-    options: impl Fn(u32) -> FabricOptions + Sync,
+    given: impl Fn(u32) -> (Providers, FabricOptions) + Sync,
     body: impl Fn(u32, Result<Fabric, StartError>) -> T + Sync,
 ) -> Vec<T> {
     let secret = Secret::generate().unwrap();
@@ -27,12 +60,12 @@ pub fn start<T: Send>(
     let coordinator_address = coordinator.local_addr();
     thread::scope(|scope| {
         let rank = |rank| {
-            let (options, body, secret) = (&options, &body, secret.clone());
+            let (given, body, secret) = (&given, &body, secret.clone());
             scope.spawn(move || {
                 let config = JoinConfig { coordinator: coordinator_address, rank, size, secret, deadline: LONG };
                 let session = Session::join(&config).unwrap();
-                let providers = Providers { node: Some(Node::open().unwrap()), devices: Vec::new() };
-                body(rank, Fabric::start(session, options(rank), providers))
+                let (providers, options) = given(rank);
+                body(rank, Fabric::start(session, options, providers))
             })
         };
         let ranks: Vec<_> = (0..size).map(rank).collect();
@@ -40,7 +73,51 @@ pub fn start<T: Send>(
     })
 }
 
-/// Starts `size` ranks and runs `body` on each.
+/// Starts `size` ranks over shared memory.
+pub fn start<T: Send>(
+    size: u32,
+    options: impl Fn(u32) -> FabricOptions + Sync,
+    body: impl Fn(u32, Result<Fabric, StartError>) -> T + Sync,
+) -> Vec<T> {
+    start_with(size, |rank| (Carrier::Reach.providers(), options(rank)), body)
+}
+
+/// Starts `size` ranks over shared memory and runs `body` on each.
 pub fn run<T: Send>(size: u32, body: impl Fn(&Fabric) -> T + Sync) -> Vec<T> {
     start(size, |_| options(), |_, fabric| body(&fabric.unwrap()))
+}
+
+/// Starts `size` ranks over each carrier, one after the other.
+pub fn start_over_each(
+    size: u32,
+    options: impl Fn(u32) -> FabricOptions + Sync,
+    body: impl Fn(u32, Result<Fabric, StartError>) + Sync,
+) {
+    for carrier in CARRIERS {
+        println!("over {carrier:?}");
+        start_with(size, |rank| (carrier.providers(), carrier.options(options(rank))), &body);
+    }
+}
+
+/// Starts `size` ranks over each carrier, one after the other, and runs `body` on each rank.
+pub fn run_over_each(size: u32, body: impl Fn(&Fabric) + Sync) {
+    start_over_each(size, |_| options(), |_, fabric| body(&fabric.unwrap()));
+}
+
+/// Starts `size` ranks over these devices, which `device` gives.
+pub fn start_devices<T: Send>(
+    size: u32,
+    device: impl Fn(u32) -> Arc<dyn Device> + Sync,
+    body: impl Fn(u32, Result<Fabric, StartError>) -> T + Sync,
+) -> Vec<T> {
+    let given = |rank| {
+        let options = FabricOptions { windows: false, ..options() };
+        (Providers { node: None, devices: vec![device(rank)] }, options)
+    };
+    start_with(size, given, body)
+}
+
+/// A soft device on a node of its own.
+pub fn device(profile: Profile) -> Arc<dyn Device> {
+    SoftDevice::open(&Node::open().unwrap(), profile).unwrap()
 }

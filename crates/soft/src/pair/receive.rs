@@ -168,6 +168,8 @@ impl Pair {
             imm: header.imm,
             qp_num: self.number,
         };
+        // Its memory is let go before another thread can see that it is done.
+        drop(recv);
         self.recv_queue.push(completion, header.solicited);
         Outcome::Taken { large: header.total as usize > EAGER }
     }

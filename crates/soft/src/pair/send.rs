@@ -166,13 +166,15 @@ impl Pair {
                 }
                 Stage::Waiting | Stage::InParts(_) => break,
             };
-            if send.signaled {
-                self.complete_send(send.wr_id, CompletionStatus::Success, send.opcode(), byte_len);
-            }
+            let (wr_id, opcode, signaled) = (send.wr_id, send.opcode(), send.signaled);
             inner.send_used -= send.depth;
             inner.begun -= 1;
             inner.draining = inner.draining.saturating_sub(1);
+            // Its memory is let go before another thread can see that it is done.
             inner.sends.pop_front();
+            if signaled {
+                self.complete_send(wr_id, CompletionStatus::Success, opcode, byte_len);
+            }
             inner.timers.lost_since = None;
             worked = true;
         }

@@ -6,7 +6,8 @@ use std::{
 };
 
 use super::{
-    ops::{Plan, Rank, plans},
+    ops::{Plan, Rank},
+    plans::plans,
     shared::{Line, MAX_SAMPLES},
 };
 use crate::{
@@ -35,8 +36,7 @@ fn expected(op: Op, rank: usize, ranks: usize, words: usize, i: usize) -> Option
     let share = words / ranks;
     match op {
         Op::P2p => (rank < 2).then(|| given(1 - rank, i)),
-        // In place: each call multiplies the last one's sum by the number of ranks.
-        Op::AllReduce => Some(sum(i) * (ranks as f32).powi(CHECKED as i32 - 1)),
+        Op::AllReduce => Some(sum(i)),
         Op::AllGather => Some(given(i / share, i % share)),
         Op::ReduceScatter => (i < share).then(|| sum(rank * share + i)),
         Op::Broadcast => Some(given(0, i)),
@@ -58,7 +58,7 @@ impl Rank {
     }
 
     /// Tells all ranks a number, and gives everyone's.
-    fn tell(&mut self, number: u64) -> Vec<u64> {
+    pub fn tell(&mut self, number: u64) -> Vec<u64> {
         self.meet();
         let told = &self.shared.control.told;
         told[self.rank].store(number, Ordering::Relaxed);
@@ -86,7 +86,6 @@ impl Rank {
         let (rank, ranks) = (self.rank, self.ranks);
         let want = |i| expected(op, rank, ranks, words, i).unwrap_or(given(rank, i));
         let wrong = (0..words).filter(|&i| self.output.get(i) != want(i)).count();
-        // Sums of zeroes stay zero however often a call is repeated.
         for i in 0..words {
             self.input.set(i, 0.0);
             self.output.set(i, 0.0);
@@ -112,7 +111,7 @@ fn calls_in_a_batch(once: f64) -> usize {
 /// Measures one case; every rank calls it alike, and rank 0's result is the one that counts.
 pub fn measure(rank: &mut Rank, op: Op, memory: Memory, bytes: usize, budget: Duration) -> Record {
     let (mut wrong, mut best) = (0, (f64::INFINITY, Plan::Lines, 1));
-    for plan in plans(op, memory == Memory::Registered, bytes, rank.ranks) {
+    for plan in plans(rank, op, memory, bytes) {
         rank.reset();
         wrong += rank.check(op, bytes, plan);
         let first = rank.batch(op, bytes, plan, 3);

@@ -7,6 +7,8 @@
 mod kernels;
 mod measure;
 mod ops;
+mod plans;
+mod pull;
 mod shared;
 
 use std::{
@@ -92,9 +94,13 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         shared,
         input,
         output,
+        can_pull: false,
         barriers: 0,
         turn: 0,
     };
+    if args.memory == Memory::Plain {
+        rank.try_pulling();
+    }
     for &bytes in &args.sizes {
         let record = measure::measure(&mut rank, args.op, args.memory, bytes, Duration::from_secs_f64(args.seconds));
         if rank.rank == 0 {

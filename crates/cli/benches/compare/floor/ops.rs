@@ -1,9 +1,10 @@
 //! The exchanges, written by hand for ranks that share memory, and nothing around them.
 //!
-//! Three ways, of which a case takes the one that is fastest where it runs:
+//! Four ways, of which a case takes the one that is fastest where it runs:
 //! - `Lines`: up to 56 bytes, payload and flag in one cache line, one line a rank.
 //! - `Direct`: the users' buffers lie in shared memory; every rank reads and writes its peers' buffers in place.
 //! - `Staged`: the payload passes in pieces through windows of shared memory, which also serves private buffers.
+//! - `Pull`: the kernel copies from the peer's private buffer (`process_vm_readv`), where it is allowed.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -12,7 +13,7 @@ use std::{
 
 use super::{
     kernels::{copy, sum_into},
-    shared::{Flag, LINE_WORDS, Line, MAX_RANKS, PIECE, SLOTS, Shared, Span},
+    shared::{Flag, LINE_WORDS, Line, MAX_RANKS, SLOTS, Shared, Span},
 };
 use crate::case::Op;
 
@@ -25,6 +26,7 @@ pub enum Plan {
     Lines,
     Direct { stream: bool },
     Staged { piece: usize, stream: bool },
+    Pull,
 }
 
 /// One rank of the floor.
@@ -37,6 +39,8 @@ pub struct Rank {
     /// The buffers of the case at hand, in shared or in private memory.
     pub input: Span,
     pub output: Span,
+    /// Whether every rank may read the others' memory through the kernel.
+    pub can_pull: bool,
     /// Barriers so far.
     pub barriers: u64,
     /// Pieces or small messages so far in this case.
@@ -50,12 +54,12 @@ fn slice(words: usize, rank: usize, ranks: usize) -> (usize, usize) {
     (from, if rank == ranks - 1 { words } else { (from + share).min(words) })
 }
 
-fn publish(flag: &Flag, value: u64) {
+pub fn publish(flag: &Flag, value: u64) {
     flag.0.store(value, Ordering::Release);
 }
 
 impl Rank {
-    fn wait(&self, at: &AtomicU64, want: u64) {
+    pub fn wait(&self, at: &AtomicU64, want: u64) {
         let (mut spins, mut since) = (0u32, None);
         while at.load(Ordering::Acquire) < want {
             if self.crowded {
@@ -71,7 +75,7 @@ impl Rank {
         }
     }
 
-    fn peers(&self) -> impl Iterator<Item = usize> + use<> {
+    pub fn peers(&self) -> impl Iterator<Item = usize> + use<> {
         let (rank, ranks) = (self.rank, self.ranks);
         (1..ranks).map(move |k| (rank + k) % ranks)
     }
@@ -97,6 +101,10 @@ impl Rank {
                 self.one_way_staged(0, 1, words, piece, stream);
                 self.one_way_staged(1, 0, words, piece, stream);
             }
+            (Op::P2p, Plan::Pull) => self.p2p_pull(words),
+            (Op::AllGather, Plan::Pull) => self.all_gather_pull(words),
+            (Op::Broadcast, Plan::Pull) => self.broadcast_pull(words),
+            (Op::AllReduce | Op::ReduceScatter, Plan::Pull) => unreachable!("sums need the data twice; not planned"),
             (Op::AllReduce, Plan::Lines) => self.all_reduce_lines(words),
             (Op::AllReduce, Plan::Direct { stream }) => self.all_reduce_direct(words, stream),
             (Op::AllReduce, Plan::Staged { piece, stream }) => self.all_reduce_staged(words, piece, stream),
@@ -151,13 +159,13 @@ impl Rank {
 
     fn all_reduce_lines(&mut self, words: usize) {
         self.turn += 1;
-        let (turn, data) = (self.turn, self.output.part(0, words));
-        self.post(self.place(self.rank, turn, words), data, turn);
-        let mut sum: [f32; LINE_WORDS] = std::array::from_fn(|i| if i < words { data.get(i) } else { 0.0 });
+        let (turn, mine, output) = (self.turn, self.input.part(0, words), self.output);
+        self.post(self.place(self.rank, turn, words), mine, turn);
+        let mut sum: [f32; LINE_WORDS] = std::array::from_fn(|i| if i < words { mine.get(i) } else { 0.0 });
         for r in self.peers() {
             self.take(self.place(r, turn, words), turn, words, |i, value| sum[i] += value);
         }
-        (0..words).for_each(|i| data.set(i, sum[i]));
+        (0..words).for_each(|i| output.set(i, sum[i]));
     }
 
     fn all_gather_lines(&mut self, words: usize) {
@@ -227,14 +235,13 @@ impl Rank {
         }
     }
 
-    /// In place: rank r alone reads slice r of every rank's data, and writes its sum to all of them.
+    /// Rank r reads slice r of every rank's input and writes its sum to every rank's output.
     fn all_reduce_direct(&mut self, words: usize, stream: bool) {
         self.meet();
         let (from, to) = slice(words, self.rank, self.ranks);
         if from < to {
-            let mut spans = [self.output; MAX_RANKS];
-            let data = self.outputs(&mut spans, from, to);
-            sum_into(data, data, stream);
+            let (mut sources, mut targets) = ([self.input; MAX_RANKS], [self.output; MAX_RANKS]);
+            sum_into(self.outputs(&mut targets, from, to), self.inputs(&mut sources, from, to), stream);
         }
         self.meet();
     }
@@ -301,22 +308,23 @@ impl Rank {
         }
     }
 
-    /// In place. Two ranks swap pieces and sum for themselves; more ranks divide each piece.
+    /// Two ranks swap pieces and sum for themselves; more ranks divide each piece.
     fn all_reduce_staged(&mut self, words: usize, piece: usize, stream: bool) {
         let control = self.shared.control;
         for at in (0..words).step_by(piece) {
             let n = piece.min(words - at);
             self.turn += 1;
-            let (turn, data) = (self.turn, self.output.part(at, at + n));
+            let (turn, mine) = (self.turn, self.input.part(at, at + n));
+            let output = self.output.part(at, at + n);
             let slot = |r| self.shared.slot(r, turn);
             self.reclaim(turn);
-            copy(slot(self.rank).part(0, n), data, stream);
+            copy(slot(self.rank).part(0, n), mine, stream);
             publish(&control.posted[self.rank], turn);
             for r in self.peers() {
                 self.wait(&control.posted[r].0, turn);
             }
             if self.ranks == 2 {
-                sum_into(&[data], &[data, slot(1 - self.rank).part(0, n)], false);
+                sum_into(&[output], &[mine, slot(1 - self.rank).part(0, n)], false);
                 publish(&control.taken[self.rank], turn);
                 continue;
             }
@@ -329,7 +337,7 @@ impl Rank {
             for r in std::iter::once(self.rank).chain(self.peers()) {
                 self.wait(&control.reduced[r].0, turn);
                 let (from, to) = slice(n, r, self.ranks);
-                copy(data.part(from, to), slot(r).part(from, to), false);
+                copy(output.part(from, to), slot(r).part(from, to), false);
             }
             publish(&control.taken[self.rank], turn);
         }
@@ -397,35 +405,4 @@ impl Rank {
             publish(&control.taken[self.rank], turn);
         }
     }
-}
-
-/// The ways to try for a case; the first is also right for any size.
-pub fn plans(op: Op, registered: bool, bytes: usize, ranks: usize) -> Vec<Plan> {
-    if op == Op::Barrier {
-        return vec![Plan::Direct { stream: false }];
-    }
-    let posted = if op == Op::AllGather { bytes / ranks } else { bytes };
-    if posted <= LINE_WORDS * 4 {
-        return vec![Plan::Lines];
-    }
-    let mut plans = Vec::new();
-    if registered {
-        plans.push(Plan::Direct { stream: false });
-        if bytes >= 256 << 10 {
-            plans.push(Plan::Direct { stream: true });
-        }
-    }
-    // With registered memory staging pays for short messages alone, where it saves a barrier.
-    if !registered || bytes <= PIECE * 4 {
-        for piece in [1 << 10, 4 << 10, PIECE] {
-            plans.push(Plan::Staged { piece, stream: false });
-            if piece > 1 << 10 && bytes > 16 << 10 {
-                plans.push(Plan::Staged { piece, stream: true });
-            }
-            if bytes <= piece * 4 {
-                break;
-            }
-        }
-    }
-    plans
 }

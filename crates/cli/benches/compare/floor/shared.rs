@@ -46,6 +46,8 @@ pub struct Control {
     pub taken: [Flag; MAX_RANKS],
     /// Small messages of each rank.
     pub lines: [[Line; SLOTS]; MAX_RANKS],
+    /// Each rank's process, and where its input and output lie there.
+    pub process: [[AtomicU64; 3]; MAX_RANKS],
     /// A number of each rank that all look at after a barrier (bits of an f64, or a count).
     pub told: [AtomicU64; MAX_RANKS],
     /// The sample that no rank takes any more.

@@ -1,4 +1,4 @@
-//! What differs between systems: pinning, ending with the parent, memory to share.
+//! What differs between systems: pinning, ending with the parent, memory to share, reading a process.
 
 #[cfg(target_os = "linux")]
 mod linux;
@@ -6,6 +6,6 @@ mod linux;
 mod macos;
 
 #[cfg(target_os = "linux")]
-pub use linux::{allowed_processors, end_with_parent, pin, shared_file};
+pub use linux::{allow_reads, allowed_processors, end_with_parent, pin, read_process, shared_file};
 #[cfg(target_os = "macos")]
-pub use macos::{allowed_processors, end_with_parent, pin, shared_file};
+pub use macos::{allow_reads, allowed_processors, end_with_parent, pin, read_process, shared_file};

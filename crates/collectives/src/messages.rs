@@ -1,0 +1,344 @@
+//! Collectives by messages, where ranks do not map one another's memory.
+//!
+//! A call begins with a header from everybody to everybody: what is called, and all of the contribution if it is short.
+//! Longer ones follow in segments, so that the memory under way is bounded whatever the length: each rank reduces its
+//! share of a segment, in rank order, and sends the result to all.
+//!
+//! Data passes through memory of the group, not the caller's: whatever happens, no message touches the caller's memory
+//! once a call has returned. A rank that fails tells all others, which look for that whenever they wait.
+
+use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+
+use fulmen_fabric::{Fabric, FabricError, Operation};
+use fulmen_kernels::{Source, Stores};
+use fulmen_memory::Exposed;
+
+use crate::CollectiveError;
+use crate::call::{Call, Kind};
+use crate::request::Request;
+use crate::windows::Ongoing;
+
+/// The group's tags; programs' are below 2^48.
+const HEADER_TAG: u64 = 1 << 63;
+const DATA_TAG: u64 = HEADER_TAG + 1;
+const POISON_TAG: u64 = HEADER_TAG + 2;
+
+/// Bytes of a header: the call, and which one it is.
+const HEADER: usize = 24;
+
+/// The longest contribution that travels in the header's message.
+const SHORT: usize = 4 << 10;
+
+/// The longest message: what may be under way to a rank at a time.
+const SEGMENT: usize = 256 << 10;
+
+/// The longest text that tells why a rank failed.
+const POISON: usize = 256;
+
+pub(crate) struct Messages {
+    fabric: Fabric,
+    rank: usize,
+    size: usize,
+    /// A segment for each rank.
+    outgoing: Exposed,
+    /// A segment from each rank.
+    incoming: Exposed,
+    /// A text from each rank.
+    poison: Exposed,
+    /// By rank, what waits for its failure.
+    failures: Mutex<Vec<Option<Operation>>>,
+}
+
+impl Messages {
+    pub(crate) fn new(fabric: &Fabric) -> Result<Messages, CollectiveError> {
+        let (rank, size) = (fabric.rank() as usize, fabric.size() as usize);
+        let memory = |each: usize| Ok::<_, FabricError>(fabric.alloc(size * each)?.into_exposed());
+        let poison = memory(POISON)?;
+        let mut failures = Vec::new();
+        for peer in 0..size {
+            let text = poison.slice(peer * POISON..(peer + 1) * POISON);
+            let failure = (peer != rank).then(|| fabric.start_recv(peer as u32, POISON_TAG, &text));
+            failures.push(failure.transpose()?);
+        }
+        let (outgoing, incoming) = (memory(SEGMENT)?, memory(SEGMENT)?);
+        let failures = Mutex::new(failures);
+        Ok(Messages { fabric: fabric.clone(), rank, size, outgoing, incoming, poison, failures })
+    }
+
+    /// Runs one call to its end.
+    pub(crate) fn run(&self, request: &mut Request<'_>, ongoing: &mut Ongoing<'_>) -> Result<(), CollectiveError> {
+        self.check_poison()?;
+        let call = request.call;
+        let short = call.longest(self.size as u32) <= SHORT;
+        self.agree(request, ongoing, short)?;
+        if short {
+            let part = |peer: u32, range: Range<usize>| {
+                Source::Exposed(&self.incoming, peer as usize * SEGMENT + HEADER + range.start)
+            };
+            request.complete(0..call.bytes(), Stores::Cached, part);
+            return Ok(());
+        }
+        let step = if call.kind == Kind::AllReduce { self.size * SEGMENT } else { SEGMENT };
+        for start in (0..call.bytes()).step_by(step) {
+            let piece = start..(start + step).min(call.bytes());
+            match call.kind {
+                Kind::AllReduce => self.all_reduce(request, ongoing, piece)?,
+                _ => self.exchange_piece(request, ongoing, piece)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells all other ranks that this one has failed.
+    pub(crate) fn poison(&self, why: &str) {
+        let mut end = why.len().min(POISON);
+        while !why.is_char_boundary(end) {
+            end -= 1;
+        }
+        let text = self.poison.slice(self.rank * POISON..self.rank * POISON + end);
+        text.write(0, &why.as_bytes()[..end]);
+        for peer in self.peers() {
+            // It goes on by itself. A peer that is not there any more needs not be told.
+            drop(self.fabric.start_send(peer as u32, POISON_TAG, &text));
+        }
+    }
+
+    /// Exchanges headers, and short contributions with them, and compares calls.
+    fn agree(&self, request: &Request<'_>, ongoing: &mut Ongoing<'_>, short: bool) -> Result<(), CollectiveError> {
+        let call = request.call.encode(0);
+        let data = if short { request.contribution() } else { &[] };
+        let len = HEADER + data.len();
+        let mut header = [0; HEADER];
+        for (to, word) in header.chunks_exact_mut(8).zip([ongoing.sequence, call[0], call[1]]) {
+            to.copy_from_slice(&word.to_le_bytes());
+        }
+        // All get the same; it is written once.
+        let own = self.rank * SEGMENT;
+        self.outgoing.write(own, &header);
+        self.outgoing.write(own + HEADER, data);
+        let mut exchange = Exchange::new(self, HEADER_TAG);
+        for peer in self.peers() {
+            exchange.recv(peer, HEADER + SHORT)?;
+        }
+        for peer in self.peers() {
+            exchange.send(peer, own..own + len)?;
+        }
+        let lens = exchange.finish(ongoing)?;
+        for peer in self.peers() {
+            let mut header = [0; HEADER];
+            self.incoming.read(peer * SEGMENT, &mut header);
+            let word = |at: usize| u64::from_le_bytes(header[at * 8..at * 8 + 8].try_into().expect("eight bytes"));
+            let theirs = [word(1), word(2)];
+            let expected = if short { request.call.contribution(peer as u32, self.size as u32) } else { 0 };
+            let fits = word(0) == ongoing.sequence && lens[peer] == HEADER + expected;
+            if request.call.matches(theirs).is_none() || !fits {
+                return Err(CollectiveError::Mismatch {
+                    operation: ongoing.operation,
+                    sequence: ongoing.sequence,
+                    mine: request.call.to_string(),
+                    theirs: if lens[peer] < HEADER { "something unknown".into() } else { Call::describe(theirs) },
+                    rank: peer as u32,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// One piece of what needs one exchange: everybody sends everybody what that rank needs.
+    fn exchange_piece(
+        &self,
+        request: &mut Request<'_>,
+        ongoing: &mut Ongoing<'_>,
+        piece: Range<usize>,
+    ) -> Result<(), CollectiveError> {
+        let call = request.call;
+        let mut exchange = Exchange::new(self, DATA_TAG);
+        let contributes = |rank: usize| call.contribution(rank as u32, self.size as u32) > 0;
+        for peer in self.peers().filter(|peer| contributes(*peer)) {
+            exchange.recv(peer, piece.len())?;
+        }
+        if contributes(self.rank) {
+            let data = request.contribution();
+            for peer in self.peers() {
+                // In reduce_scatter, each rank needs another part; else all need the same.
+                let (from, to) = match call.kind {
+                    Kind::ReduceScatter => (peer * call.bytes(), peer * SEGMENT),
+                    _ => (0, self.rank * SEGMENT),
+                };
+                if call.kind == Kind::ReduceScatter || exchange.sends == 0 {
+                    self.outgoing.write(to, &data[from + piece.start..from + piece.end]);
+                }
+                exchange.send(peer, to..to + piece.len())?;
+            }
+        }
+        exchange.finish_exact(ongoing)?;
+        request.complete(piece, Stores::Cached, |peer, _| Source::Exposed(&self.incoming, peer as usize * SEGMENT));
+        Ok(())
+    }
+
+    /// One piece of an all-reduce: each rank reduces its share and sends the result to all.
+    fn all_reduce(
+        &self,
+        request: &mut Request<'_>,
+        ongoing: &mut Ongoing<'_>,
+        piece: Range<usize>,
+    ) -> Result<(), CollectiveError> {
+        let share = piece.len().div_ceil(self.size).next_multiple_of(64);
+        let of = |rank: usize| {
+            let start = (piece.start + rank * share).min(piece.end);
+            start..(start + share).min(piece.end)
+        };
+        let mine = of(self.rank);
+        let mut exchange = Exchange::new(self, DATA_TAG);
+        for peer in self.peers().filter(|_| !mine.is_empty()) {
+            exchange.recv(peer, mine.len())?;
+        }
+        for peer in self.peers().filter(|peer| !of(*peer).is_empty()) {
+            let theirs = of(peer);
+            let at = peer * SEGMENT;
+            self.outgoing.write(at, &request.contribution()[theirs.clone()]);
+            exchange.send(peer, at..at + theirs.len())?;
+        }
+        exchange.finish_exact(ongoing)?;
+        request
+            .complete(mine.clone(), Stores::Cached, |peer, _| Source::Exposed(&self.incoming, peer as usize * SEGMENT));
+
+        let mut exchange = Exchange::new(self, DATA_TAG);
+        for peer in self.peers().filter(|peer| !of(*peer).is_empty()) {
+            exchange.recv(peer, of(peer).len())?;
+        }
+        if !mine.is_empty() {
+            let at = self.rank * SEGMENT;
+            self.outgoing.write(at, &request.output.bytes()[mine.clone()]);
+            for peer in self.peers() {
+                exchange.send(peer, at..at + mine.len())?;
+            }
+        }
+        exchange.finish_exact(ongoing)?;
+        let mut output = request.output.values();
+        for peer in self.peers() {
+            output.part(of(peer)).copy_out(&self.incoming, peer * SEGMENT, Stores::Cached);
+        }
+        Ok(())
+    }
+
+    fn peers(&self) -> impl Iterator<Item = usize> + use<> {
+        let rank = self.rank;
+        (0..self.size).filter(move |peer| *peer != rank)
+    }
+
+    fn failures(&self) -> MutexGuard<'_, Vec<Option<Operation>>> {
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Fails if a peer has told that it failed. Peers that are merely gone are found by whoever waits for them.
+    fn check_poison(&self) -> Result<(), CollectiveError> {
+        for (peer, failure) in self.failures().iter_mut().enumerate() {
+            let Some(outcome) = failure.as_mut().and_then(Operation::test) else { continue };
+            *failure = None;
+            if let Ok(len) = outcome {
+                let mut text = vec![0; len.min(POISON)];
+                self.poison.read(peer * POISON, &mut text);
+                let cause = format!("rank {peer}: {}", String::from_utf8_lossy(&text));
+                return Err(CollectiveError::Poisoned { cause: cause.into() });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Messages under way to and from the peers.
+struct Exchange<'a> {
+    messages: &'a Messages,
+    tag: u64,
+    pending: Vec<Pending>,
+    sends: usize,
+    /// By rank, bytes that came.
+    lens: Vec<usize>,
+}
+
+struct Pending {
+    operation: Operation,
+    peer: usize,
+    /// Of a receive, the bytes that are to come.
+    expected: Option<usize>,
+}
+
+impl<'a> Exchange<'a> {
+    fn new(messages: &'a Messages, tag: u64) -> Exchange<'a> {
+        let lens = vec![0; messages.size];
+        Exchange { messages, tag, pending: Vec::with_capacity(2 * messages.size), sends: 0, lens }
+    }
+
+    /// Receives into the peer's segment. Before any send, so that no two ranks wait for one another.
+    fn recv(&mut self, peer: usize, len: usize) -> Result<(), FabricError> {
+        let at = peer * SEGMENT;
+        let into = self.messages.incoming.slice(at..at + len);
+        let operation = self.messages.fabric.start_recv(peer as u32, self.tag, &into)?;
+        self.pending.push(Pending { operation, peer, expected: Some(len) });
+        Ok(())
+    }
+
+    fn send(&mut self, peer: usize, range: Range<usize>) -> Result<(), FabricError> {
+        let data = self.messages.outgoing.slice(range);
+        let operation = self.messages.fabric.start_send(peer as u32, self.tag, &data)?;
+        self.pending.push(Pending { operation, peer, expected: None });
+        self.sends += 1;
+        Ok(())
+    }
+
+    /// Waits until everything has come, of the lengths that were expected, and gone.
+    fn finish_exact(self, ongoing: &mut Ongoing<'_>) -> Result<(), CollectiveError> {
+        let expected: Vec<_> =
+            self.pending.iter().filter_map(|pending| Some((pending.peer, pending.expected?))).collect();
+        let lens = self.finish(ongoing)?;
+        for (peer, expected) in expected {
+            if lens[peer] != expected {
+                let problem = format!("it sent {} bytes where {expected} were agreed on", lens[peer]);
+                return Err(FabricError::PeerFailed { op: ongoing.operation, rank: peer as u32, problem }.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until everything has come and gone. Returns the lengths of what came, by rank.
+    fn finish(mut self, ongoing: &mut Ongoing<'_>) -> Result<Vec<usize>, CollectiveError> {
+        while !self.pending.is_empty() {
+            // A peer that has done its part may leave while others are waited for.
+            let mut ranks: Vec<u32> = self.pending.iter().map(|pending| pending.peer as u32).collect();
+            ranks.dedup();
+            let fabric = &self.messages.fabric;
+            fabric.wait(ongoing.operation, ranks.as_slice(), ongoing.deadline.left(), || {
+                match self.look() {
+                    Ok(false) => {}
+                    Ok(true) => return Poll::Ready(Ok(())),
+                    Err(error) => return Poll::Ready(Err(error)),
+                }
+                self.messages.check_poison().map_or_else(|error| Poll::Ready(Err(error)), |()| Poll::Pending)
+            })??;
+        }
+        Ok(self.lens)
+    }
+
+    /// Moves everything on; whether something has ended.
+    fn look(&mut self) -> Result<bool, CollectiveError> {
+        let before = self.pending.len();
+        let mut at = 0;
+        while at < self.pending.len() {
+            let Pending { operation, peer, expected } = &mut self.pending[at];
+            match operation.test() {
+                None => at += 1,
+                Some(outcome) => {
+                    let len = outcome?;
+                    if expected.is_some() {
+                        self.lens[*peer] = len;
+                    }
+                    self.pending.swap_remove(at);
+                }
+            }
+        }
+        Ok(self.pending.len() < before)
+    }
+}

@@ -1,0 +1,187 @@
+//! Large messages: straight from one rank's registered memory into another's, in chunks.
+//!
+//! The receiver posts RECVs for the chunks of its messages, one message after the other, and grants what it has posted.
+//! The sender sends granted chunks in the order of the grants, so that each meets its own RECV.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use fulmen_memory::Exposed;
+use fulmen_verbs::{Completion, Piece, PostError, QueuePair, RecvRequest, SendOp, SendRequest};
+
+use super::hub::Work;
+use super::memory::Registered;
+use super::plan::Plan;
+use crate::engine::{Link, OpId, Posting};
+
+/// A message that comes.
+struct Coming {
+    op: OpId,
+    /// Gone when all its RECVs are posted: the device has it then.
+    memory: Option<Exposed>,
+    len: u64,
+    posted: u64,
+    landed: u64,
+}
+
+/// A part of a message that goes.
+struct Going {
+    op: OpId,
+    memory: Exposed,
+    at: u64,
+    end: u64,
+}
+
+/// A chunk that was sent.
+struct Sent {
+    op: OpId,
+    upto: u64,
+}
+
+/// Why a move cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum MoveError {
+    #[error("{0}")]
+    Post(#[from] PostError),
+    #[error("memory of a message is not registered")]
+    NotRegistered,
+    #[error("the bytes of a message came out of order")]
+    Order,
+}
+
+/// The moves of one link, both ways.
+pub(super) struct Moves {
+    registered: Arc<Registered>,
+    peer: u32,
+    chunk: u64,
+    chunks: u64,
+    immediate: bool,
+    coming: VecDeque<Coming>,
+    /// Messages at the front of `coming` whose RECVs are all posted.
+    whole: usize,
+    /// RECVs that were posted, and those that have completed.
+    posted: u64,
+    received: u64,
+    going: VecDeque<Going>,
+    /// Chunks that are on their way, oldest first.
+    flying: VecDeque<Sent>,
+    sent: u64,
+}
+
+impl Moves {
+    pub(super) fn new(registered: Arc<Registered>, peer: u32, plan: &Plan) -> Moves {
+        Moves {
+            registered,
+            peer,
+            chunk: plan.chunk,
+            chunks: plan.chunks.into(),
+            immediate: plan.immediate,
+            coming: VecDeque::new(),
+            whole: 0,
+            posted: 0,
+            received: 0,
+            going: VecDeque::new(),
+            flying: VecDeque::with_capacity(plan.chunks as usize),
+            sent: 0,
+        }
+    }
+
+    /// Posts what the link has to move and the queues have room for: whether there was anything.
+    pub(super) fn advance(&mut self, pair: &dyn QueuePair, link: &mut Link) -> Result<bool, MoveError> {
+        while let Some(posting) = link.next_posting() {
+            match posting {
+                Posting::Receive { op, memory } => {
+                    let len = memory.len() as u64;
+                    self.coming.push_back(Coming { op, memory: Some(memory), len, posted: 0, landed: 0 });
+                }
+                Posting::Send { op, memory, range } => {
+                    self.going.push_back(Going { op, memory, at: range.start, end: range.end });
+                }
+            }
+        }
+        let receives = self.post_receives(pair, link)?;
+        Ok(self.post_sends(pair)? || receives)
+    }
+
+    fn post_receives(&mut self, pair: &dyn QueuePair, link: &mut Link) -> Result<bool, MoveError> {
+        let before = self.posted;
+        while let Some(coming) = self.coming.get_mut(self.whole) {
+            let granted = coming.posted;
+            while let Some(memory) = coming.memory.as_ref().filter(|_| self.posted - self.received < self.chunks) {
+                let end = coming.len.min(coming.posted + self.chunk);
+                let piece = piece(&self.registered, memory, coming.posted, end)?;
+                let number = Work::ChunkIn.number(self.peer, self.posted as u32);
+                pair.post_recv(&[RecvRequest::new(number, [piece])])?;
+                self.posted += 1;
+                coming.posted = end;
+                if end == coming.len {
+                    coming.memory = None;
+                }
+            }
+            if coming.posted > granted {
+                link.granted(coming.op, coming.posted);
+            }
+            if coming.memory.is_some() {
+                break;
+            }
+            self.whole += 1;
+        }
+        Ok(self.posted > before)
+    }
+
+    fn post_sends(&mut self, pair: &dyn QueuePair) -> Result<bool, MoveError> {
+        let before = self.sent;
+        while (self.flying.len() as u64) < self.chunks {
+            let Some(going) = self.going.front_mut() else { break };
+            let upto = going.end.min(going.at + self.chunk);
+            let piece = piece(&self.registered, &going.memory, going.at, upto)?;
+            let imm = self.immediate.then_some(self.sent as u32);
+            let number = Work::ChunkOut.number(self.peer, self.sent as u32);
+            pair.post_send(&[SendRequest::new(number, SendOp::Send { imm }, [piece])])?;
+            self.flying.push_back(Sent { op: going.op, upto });
+            self.sent += 1;
+            going.at = upto;
+            if upto == going.end {
+                self.going.pop_front();
+            }
+        }
+        Ok(self.sent > before)
+    }
+
+    /// A RECV has completed.
+    pub(super) fn received(&mut self, index: u32, completion: &Completion, link: &mut Link) -> Result<(), MoveError> {
+        let Some(coming) = self.coming.front_mut() else { return Err(MoveError::Order) };
+        let len = self.chunk.min(coming.posted - coming.landed);
+        let imm = self.immediate.then_some(self.received as u32);
+        if index != self.received as u32 || len == 0 || u64::from(completion.byte_len) != len || completion.imm != imm {
+            return Err(MoveError::Order);
+        }
+        self.received += 1;
+        coming.landed += len;
+        if coming.landed == coming.len {
+            let op = coming.op;
+            self.coming.pop_front();
+            self.whole -= 1;
+            link.landed(op);
+        }
+        Ok(())
+    }
+
+    /// A SEND has completed.
+    pub(super) fn sent(&mut self, index: u32, link: &mut Link) -> Result<(), MoveError> {
+        let first = self.sent - self.flying.len() as u64;
+        match self.flying.pop_front() {
+            Some(Sent { op, upto }) if index == first as u32 => {
+                link.sent(op, upto);
+                Ok(())
+            }
+            _ => Err(MoveError::Order),
+        }
+    }
+}
+
+fn piece(registered: &Registered, memory: &Exposed, start: u64, end: u64) -> Result<Piece, MoveError> {
+    let memory = memory.slice(start as usize..end as usize);
+    let lkey = registered.key(&memory).ok_or(MoveError::NotRegistered)?;
+    Ok(Piece { memory, lkey })
+}

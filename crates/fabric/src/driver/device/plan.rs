@@ -1,0 +1,205 @@
+//! What both ends of a link make of what their devices can do.
+
+use fulmen_verbs::{DeviceInfo, Mtu, QueuePairKind};
+use serde::{Deserialize, Serialize};
+
+use super::DeviceError;
+use crate::engine::{Config, Rendezvous};
+use crate::options::Flow;
+
+/// Frames that can be on their way out of a link's memory.
+pub(super) const SENDS: usize = 64;
+/// The longest chunk of a move, in bytes.
+const LONGEST_CHUNK: u64 = 512 << 10;
+/// The most chunks of a link that are posted at a time, in each direction.
+const MOST_CHUNKS: u32 = 8;
+
+/// What a rank tells about its device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Offer {
+    pub generation: u64,
+    /// The device's name, for errors.
+    pub device: String,
+    pub gid: [u8; 16],
+    /// Bytes of the largest transmission unit.
+    pub mtu: u32,
+    /// RC queue pairs.
+    pub reliable: bool,
+    /// UC queue pairs that hold a SEND until it is received.
+    pub holding: bool,
+    pub immediate: bool,
+    pub frame: Option<u32>,
+    pub message_bytes: u64,
+    pub queue_depth: u32,
+}
+
+/// What the two ends of a link agree on. Both find the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Plan {
+    pub kind: QueuePairKind,
+    pub mtu: Mtu,
+    /// Bytes of the longest frame.
+    pub frame: u32,
+    /// Bytes of each chunk of a move but the last.
+    pub chunk: u64,
+    /// Chunks that are posted at a time.
+    pub chunks: u32,
+    /// Whether chunks carry their numbers.
+    pub immediate: bool,
+}
+
+impl Offer {
+    pub(super) fn new(info: &DeviceInfo, generation: u64, gid: [u8; 16], mtu: Mtu) -> Offer {
+        let (can, limits) = (&info.capabilities, &info.limits);
+        Offer {
+            generation,
+            device: info.name.clone(),
+            gid,
+            mtu: mtu.bytes(),
+            reliable: can.rc,
+            holding: can.uc && can.holds_sends,
+            immediate: can.immediate,
+            frame: limits.frame,
+            message_bytes: limits.message_bytes,
+            queue_depth: limits.queue_depth,
+        }
+    }
+
+    /// What a request of so many bytes takes of a queue's depth.
+    fn depth_of(&self, bytes: u64) -> u64 {
+        self.frame.map_or(1, |frame| bytes.div_ceil(u64::from(frame.max(1))).max(1))
+    }
+}
+
+impl Plan {
+    /// The plan of the link with rank `peer`.
+    pub(super) fn new(flow: &Flow, ours: &Offer, theirs: &Offer, peer: u32) -> Result<Plan, DeviceError> {
+        let kind = if ours.reliable && theirs.reliable {
+            QueuePairKind::Rc
+        } else if ours.holding && theirs.holding {
+            QueuePairKind::Uc
+        } else {
+            return Err(DeviceError::Kinds { ours: ours.device.clone(), peer, theirs: theirs.device.clone() });
+        };
+        let mtu = mtu(ours.mtu.min(theirs.mtu));
+        let message = ours.message_bytes.min(theirs.message_bytes);
+        // Where a SEND and its RECV cover as many frames of the device, each of the link's frames lies in one.
+        let one = [ours.frame, theirs.frame].into_iter().flatten().min().unwrap_or(u32::MAX);
+        let frame = u64::from(flow.frame.min(one)).min(message) as u32;
+        let mut plan = Plan { kind, mtu, frame, chunk: 0, chunks: 0, immediate: ours.immediate && theirs.immediate };
+        let buffers = plan.config(flow).receive_buffers().max(SENDS) as u64;
+        for (end, name) in [(ours, ours.device.clone()), (theirs, format!("rank {peer}'s {}", theirs.device))] {
+            let (needed, limit) = (buffers * end.depth_of(frame.into()), u64::from(end.queue_depth));
+            if needed > limit {
+                return Err(DeviceError::Depth { device: name, needed, limit });
+            }
+        }
+        // Whole frames of the device, so that all chunks but the last take the same of a queue.
+        plan.chunk = LONGEST_CHUNK.min(message);
+        plan.chunks = MOST_CHUNKS;
+        let fits =
+            |plan: &Plan, end: &Offer| end.depth_of(plan.chunk) * u64::from(plan.chunks) <= u64::from(end.queue_depth);
+        while !(fits(&plan, ours) && fits(&plan, theirs)) {
+            if plan.chunk > u64::from(frame) {
+                plan.chunk = (plan.chunk / 2).max(frame.into());
+            } else {
+                // Above, a queue had room for at least as many.
+                plan.chunks /= 2;
+            }
+        }
+        Ok(plan)
+    }
+
+    /// How the engine runs such a link.
+    pub(super) fn config(&self, flow: &Flow) -> Config {
+        Config {
+            frame: self.frame as usize,
+            credits: flow.credits,
+            unexpected: flow.unexpected,
+            rendezvous: Rendezvous::Matched,
+        }
+    }
+}
+
+/// The largest transmission unit of at most so many bytes.
+fn mtu(bytes: u32) -> Mtu {
+    let all = [Mtu::B4096, Mtu::B2048, Mtu::B1024, Mtu::B512];
+    all.into_iter().find(|mtu| mtu.bytes() <= bytes).unwrap_or(Mtu::B256)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn offer(reliable: bool, frame: Option<u32>) -> Offer {
+        Offer {
+            generation: 1,
+            device: "a".into(),
+            gid: [1; 16],
+            mtu: 4096,
+            reliable,
+            holding: !reliable,
+            immediate: reliable,
+            frame,
+            message_bytes: 4095 * 4096,
+            queue_depth: 4095,
+        }
+    }
+
+    #[test]
+    fn a_frame_of_the_link_is_one_of_the_device() {
+        let apple = offer(false, Some(4096));
+        let plan = Plan::new(&Flow::default(), &apple, &apple, 1).unwrap();
+        assert_eq!((plan.kind, plan.frame, plan.immediate), (QueuePairKind::Uc, 4096, false));
+        assert!(plan.chunk.is_multiple_of(4096));
+        let mut slow = apple.clone();
+        slow.mtu = 1024;
+        assert_eq!(Plan::new(&Flow::default(), &apple, &slow, 1).unwrap().mtu, Mtu::B1024);
+    }
+
+    #[test]
+    fn devices_that_lose_messages_differently_do_not_connect() {
+        let error = Plan::new(&Flow::default(), &offer(true, None), &offer(false, Some(4096)), 3).unwrap_err();
+        assert!(error.to_string().contains("rank 3"), "{error}");
+    }
+
+    #[test]
+    fn short_queues_are_refused_with_the_number_that_is_needed() {
+        let mut short = offer(true, None);
+        short.queue_depth = 20;
+        let error = Plan::new(&Flow::default(), &offer(true, None), &short, 3).unwrap_err();
+        assert!(matches!(error, DeviceError::Depth { limit: 20, .. }), "{error}");
+        assert!(error.to_string().contains("rank 3's a"), "{error}");
+    }
+
+    proptest! {
+        #[test]
+        fn both_ends_find_the_same_and_it_fits(
+            frames in prop::array::uniform2(prop::option::of(prop::sample::select(vec![512u32, 4096, 16384]))),
+            depths in prop::array::uniform2(64u32..20_000),
+            messages in prop::array::uniform2(4096u64..1 << 31),
+            frame in 256u32..=65_536,
+            credits in 16u16..=1024,
+        ) {
+            let [one, two] = [0, 1].map(|end| {
+                let mut offer = offer(true, frames[end]);
+                (offer.queue_depth, offer.message_bytes) = (depths[end], messages[end]);
+                offer
+            });
+            let flow = Flow { frame, credits, ..Flow::default() };
+            let (here, there) = (Plan::new(&flow, &one, &two, 1), Plan::new(&flow, &two, &one, 0));
+            prop_assert_eq!(here.is_ok(), there.is_ok());
+            if let (Ok(here), Ok(there)) = (here, there) {
+                prop_assert_eq!(here, there);
+                prop_assert!(here.chunks > 0 && here.chunk > 0);
+                for end in [&one, &two] {
+                    prop_assert!(here.chunk <= end.message_bytes && u64::from(here.frame) <= end.message_bytes);
+                    prop_assert!(end.depth_of(here.chunk) * u64::from(here.chunks) <= end.queue_depth.into());
+                    prop_assert_eq!(end.depth_of(here.frame.into()), 1);
+                }
+            }
+        }
+    }
+}

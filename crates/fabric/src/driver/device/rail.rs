@@ -1,0 +1,187 @@
+//! One end of a link over a device.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use fulmen_memory::Exposed;
+use fulmen_verbs::{Completion, CompletionStatus, PostError, QueuePair};
+
+use super::frames::Frames;
+use super::hub::{Hub, Work};
+use super::memory::Registered;
+use super::moves::Moves;
+use crate::driver::{Broken, Wire};
+use crate::engine::{Lent, Link, PREFIX, Place, Source, Target};
+
+/// The queue pairs of a link. Dropping them destroys them: the device has no hand in any memory any more.
+pub(super) struct Pairs {
+    /// For frames.
+    pub frames: Arc<dyn QueuePair>,
+    /// For the bytes of large messages.
+    pub moves: Arc<dyn QueuePair>,
+}
+
+/// One end of a link over a device: moves a [`Link`] on.
+pub(crate) struct Rail {
+    peer: u32,
+    /// The device's name.
+    device: Arc<str>,
+    hub: Arc<Hub>,
+    /// Gone when the link is over.
+    pairs: Option<Pairs>,
+    frames: Frames,
+    moves: Moves,
+    completions: VecDeque<Completion>,
+    /// The memory that the device can reach.
+    registered: Arc<Registered>,
+    /// The shortest message that is moved straight out of registered memory.
+    rendezvous: u64,
+}
+
+/// What a rail is made of.
+pub(super) struct Parts {
+    pub peer: u32,
+    pub device: Arc<str>,
+    pub hub: Arc<Hub>,
+    pub pairs: Pairs,
+    pub frames: Frames,
+    pub moves: Moves,
+    pub registered: Arc<Registered>,
+    pub rendezvous: u64,
+    /// The most completions that can wait.
+    pub entries: usize,
+}
+
+impl Rail {
+    pub(super) fn new(parts: Parts) -> Rail {
+        let Parts { peer, device, hub, pairs, frames, moves, registered, rendezvous, entries } = parts;
+        let completions = VecDeque::with_capacity(entries);
+        Rail { peer, device, hub, pairs: Some(pairs), frames, moves, completions, registered, rendezvous }
+    }
+
+    /// Posts the receives for the first frames.
+    pub(super) fn open(&mut self) -> Result<(), PostError> {
+        self.pairs.as_ref().map_or(Ok(()), |pairs| self.frames.post(&*pairs.frames))
+    }
+
+    fn step(&mut self, link: &mut Link, lent: &mut Lent<'_>) -> Result<bool, Broken> {
+        let mut worked = self.complete(link, lent)?;
+        let Some(pairs) = &self.pairs else { return Ok(worked) };
+        let broken = |what: &str, cause: &dyn std::fmt::Display| broken(&self.device, self.peer, what, cause);
+        // In this order: receives are posted before the frames that give credits back for them or grant them.
+        self.frames.post(&*pairs.frames).map_err(|cause| broken("cannot receive frames", &cause))?;
+        worked |= self.moves.advance(&*pairs.moves, link).map_err(|cause| broken("cannot move a message", &cause))?;
+        worked |=
+            self.frames.transmit(&*pairs.frames, link, lent).map_err(|cause| broken("cannot send frames", &cause))?;
+        Ok(worked)
+    }
+
+    fn complete(&mut self, link: &mut Link, lent: &mut Lent<'_>) -> Result<bool, Broken> {
+        let mut completions = std::mem::take(&mut self.completions);
+        self.hub.take(self.peer, &mut completions)?;
+        let worked = !completions.is_empty();
+        let mut result = Ok(());
+        for completion in &completions {
+            if !completion.status.is_success() {
+                result = Err(self.failure(first_cause(completion, &completions)));
+                break;
+            }
+            result = self.take(completion, link, lent);
+            if result.is_err() {
+                break;
+            }
+        }
+        completions.clear();
+        self.completions = completions;
+        result.map(|()| worked)
+    }
+
+    fn take(&mut self, completion: &Completion, link: &mut Link, lent: &mut Lent<'_>) -> Result<(), Broken> {
+        let unknown = "a completion out of order";
+        let (device, peer) = (&self.device, self.peer);
+        let (work, index) = Work::of(completion.wr_id).ok_or_else(|| broken(device, peer, "failed", &unknown))?;
+        let failed = |cause: &dyn std::fmt::Display| broken(device, peer, &format!("failed {}", work.name()), cause);
+        match work {
+            Work::FrameIn => {
+                let frame = self.frames.arrived(index, completion.byte_len).ok_or_else(|| failed(&unknown))?;
+                link.receive(&frame, lent).map_err(|cause| broken(device, peer, "brought", &cause))
+            }
+            Work::FrameOut => {
+                if self.frames.sent(index) {
+                    Ok(())
+                } else {
+                    Err(failed(&unknown))
+                }
+            }
+            Work::ChunkIn => self.moves.received(index, completion, link).map_err(|cause| failed(&cause)),
+            Work::ChunkOut => self.moves.sent(index, link).map_err(|cause| failed(&cause)),
+        }
+    }
+
+    fn failure(&self, completion: &Completion) -> Broken {
+        let work = Work::of(completion.wr_id).map_or("a request", |(work, _)| work.name());
+        let what = format!("failed {work} (queue pair {})", completion.qp_num);
+        broken(&self.device, self.peer, &what, &completion.status)
+    }
+}
+
+impl Wire for Rail {
+    /// A link whose peer has said goodbye does not break any more: it ends quietly.
+    fn pump(&mut self, link: &mut Link, lent: &mut Lent<'_>) -> Result<bool, Broken> {
+        if self.pairs.is_none() {
+            return Ok(false);
+        }
+        if !self.hub.has_work(self.peer) {
+            self.hub.deal();
+        }
+        let result = self.step(link, lent);
+        if link.peer_left() {
+            self.pairs = None;
+            return Ok(true);
+        }
+        if result.is_err() {
+            self.pairs = None;
+        }
+        result
+    }
+
+    fn push(&mut self, header: &[u8; PREFIX], payload: &[u8]) -> Result<bool, Broken> {
+        let Some(pairs) = &self.pairs else { return Ok(false) };
+        let pushed = self.frames.push(&*pairs.frames, header, payload);
+        if pushed.is_err() {
+            self.pairs = None;
+        }
+        pushed.map_err(|cause| broken(&self.device, self.peer, "cannot send frames", &cause))
+    }
+
+    fn source(&self, memory: Exposed) -> Source {
+        if memory.len() as u64 >= self.rendezvous && self.registered.key(&memory).is_some() {
+            return Source::Offered { memory, place: Place::default() };
+        }
+        Source::Memory(memory)
+    }
+
+    fn target(&self, memory: Exposed) -> Target {
+        let direct = self.registered.key(&memory).is_some();
+        Target::Memory { memory, direct }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.pairs.is_none() || self.frames.is_idle()
+    }
+
+    fn sever(&mut self) {
+        self.pairs = None;
+    }
+}
+
+/// What failed first: what was flushed after it may complete before it, in another queue.
+fn first_cause<'a>(failed: &'a Completion, all: &'a VecDeque<Completion>) -> &'a Completion {
+    let cause =
+        |completion: &&Completion| !completion.status.is_success() && completion.status != CompletionStatus::Flushed;
+    all.iter().find(cause).unwrap_or(failed)
+}
+
+fn broken(device: &str, peer: u32, what: &str, cause: &dyn std::fmt::Display) -> Broken {
+    Broken(format!("{device} {what} with rank {peer}: {cause}"))
+}

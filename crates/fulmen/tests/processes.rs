@@ -1,0 +1,170 @@
+//! Ranks as processes: this test's own executable, started again.
+
+use std::env;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use fulmen::parts::fabric::bootstrap::Options as CoordinatorOptions;
+use fulmen::parts::fabric::{Coordinator, Secret};
+use fulmen::prelude::*;
+use fulmen::{FabricError, InitError};
+
+/// Never reached when all is well.
+const LONG: Duration = Duration::from_secs(60);
+
+/// Says what a rank that this test starts is to do.
+const ROLE: &str = "FULMEN_TEST_ROLE";
+
+/// A process that does not outlive its test.
+struct Rank {
+    process: Child,
+    output: BufReader<ChildStdout>,
+}
+
+impl Rank {
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+
+    /// Everything else that it says until it ends.
+    fn rest(mut self) -> String {
+        let mut rest = String::new();
+        while self.output.read_line(&mut rest).unwrap() > 0 {}
+        let status = self.process.wait().unwrap();
+        assert!(status.success(), "{status}: {rest}");
+        rest
+    }
+}
+
+impl Drop for Rank {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn start(role: &str, size: u32, coordinator: SocketAddr, secret: &Secret) -> Vec<Rank> {
+    let start = |rank: u32| {
+        let mut process = Command::new(env::current_exe().unwrap())
+            .args(["--exact", "a_rank", "--nocapture", "--test-threads=1"])
+            .env(ROLE, role)
+            .env("FULMEN_RANK", rank.to_string())
+            .env("FULMEN_SIZE", size.to_string())
+            .env("FULMEN_COORDINATOR", coordinator.to_string())
+            .env("FULMEN_SECRET_FD", "0")
+            .env("FULMEN_TIMEOUT", "60")
+            .env("FULMEN_POOL", "16M")
+            .env_remove("FULMEN_PROFILE")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        process.stdin.take().unwrap().write_all(secret.to_hex().as_bytes()).unwrap();
+        let output = BufReader::new(process.stdout.take().unwrap());
+        Rank { process, output }
+    };
+    (0..size).map(start).collect()
+}
+
+/// The ranks themselves. Nothing when it runs as a test.
+#[test]
+fn a_rank() {
+    let Ok(role) = env::var(ROLE) else { return };
+    let group = fulmen::init().unwrap();
+    let mut data = group.alloc::<f32>(100_000).unwrap();
+    let mut plain = vec![1f32; 100_000];
+    let mut round = |check: bool| -> Result<(), CollectiveError> {
+        data.fill(1.0);
+        group.all_reduce(&mut data, ReduceOp::Sum)?;
+        plain.fill(1.0);
+        group.all_reduce(&mut plain, ReduceOp::Sum)?;
+        assert!(!check || data.iter().chain(&plain).all(|sum| *sum == group.size() as f32));
+        Ok(())
+    };
+    round(true).unwrap();
+    // The harness has begun the line.
+    println!("\nready");
+    if role == "work" {
+        (0..20).for_each(|_| round(true).unwrap());
+        println!("done");
+        return;
+    }
+    // Until somebody is killed.
+    let error = loop {
+        if let Err(error) = round(true) {
+            break error;
+        }
+    };
+    println!("ended: {error}");
+    let later = group.barrier().unwrap_err();
+    assert!(matches!(later, CollectiveError::Poisoned { .. }), "{later}");
+    match error {
+        CollectiveError::Fabric(FabricError::PeerLost { rank: 1, .. }) => {}
+        CollectiveError::Poisoned { cause } if cause.contains("rank 1 was lost") => {}
+        other => panic!("{other}"),
+    }
+}
+
+fn world(role: &str, size: u32) -> (impl Drop, Vec<Rank>) {
+    let secret = Secret::generate().unwrap();
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let options = CoordinatorOptions::default();
+    let coordinator = Coordinator::bind(address, size, secret.clone(), options).unwrap().serve().unwrap();
+    let mut ranks = start(role, size, coordinator.local_addr(), &secret);
+    for rank in &mut ranks {
+        while rank.line() != "ready" {
+            assert!(rank.process.try_wait().unwrap().is_none(), "a rank ended before it was ready");
+        }
+    }
+    (coordinator, ranks)
+}
+
+#[test]
+fn processes_work_together() {
+    let (_coordinator, ranks) = world("work", 3);
+    for rank in ranks {
+        assert!(rank.rest().contains("done"));
+    }
+}
+
+#[test]
+fn a_killed_process_ends_the_others() {
+    let (_coordinator, mut ranks) = world("until killed", 3);
+    let mut killed = ranks.remove(1);
+    killed.process.kill().unwrap();
+    let start = Instant::now();
+    for rank in ranks {
+        let said = rank.rest();
+        assert!(said.contains("rank 1"), "{said}");
+    }
+    assert!(start.elapsed() < LONG, "they ended by their deadlines only");
+}
+
+#[test]
+fn alone_is_a_group_of_one() {
+    if env::var_os(ROLE).is_some() {
+        return;
+    }
+    let session = fulmen::parts::fabric::Session::alone();
+    let group = fulmen::Options::default().pool(1 << 20).init_with(session).unwrap();
+    assert_eq!((group.rank(), group.size()), (0, 1));
+    let mut data = group.alloc::<i16>(3).unwrap();
+    data.copy_from_slice(&[1, 2, 3]);
+    group.all_reduce(&mut data, ReduceOp::Product).unwrap();
+    let mut all = [0i16; 3];
+    group.all_gather(&data, &mut all).unwrap();
+    assert_eq!(all, [1, 2, 3]);
+}
+
+#[test]
+fn errors_of_the_start_are_one_line() {
+    let options = fulmen::Options::default().pool(usize::MAX / 2);
+    let error = options.init_with(fulmen::parts::fabric::Session::alone()).unwrap_err();
+    assert!(matches!(error, InitError::Start(_)), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("FULMEN_POOL") && !text.contains('\n'), "{text}");
+}
