@@ -7,6 +7,7 @@ use fulmen_fabric::{
     Fabric, FabricOptions, JoinError, Launch, LaunchError, OptionsError, Providers, Session, StartError,
 };
 use fulmen_reach::{Node, ReachError};
+use fulmen_soft::{OpenError, Profile, SoftDevice, UnknownProfile};
 
 /// Why a program could not become a rank of a group.
 #[derive(Debug, thiserror::Error)]
@@ -18,6 +19,12 @@ pub enum InitError {
     /// A variable of the environment cannot be understood.
     #[error(transparent)]
     Options(#[from] OptionsError),
+    /// There is no such profile of devices.
+    #[error("FULMEN_PROFILE: {0}")]
+    Profile(#[from] UnknownProfile),
+    /// The device that the profile asks for could not be opened.
+    #[error(transparent)]
+    Device(#[from] OpenError),
     /// The ranks did not meet.
     #[error(transparent)]
     Join(#[from] JoinError),
@@ -78,8 +85,14 @@ impl Options {
     /// # Errors
     /// As [`Options::init`].
     pub fn init_with(self, session: Session) -> Result<Group, InitError> {
-        let node = if self.fabric.windows { Some(Node::open()?) } else { None };
-        let providers = Providers { node, devices: Vec::new() };
+        let fabric = &self.fabric;
+        let profile: Option<Profile> = fabric.profile.as_deref().map(str::parse).transpose()?;
+        let mut providers = Providers::default();
+        if fabric.windows {
+            providers.node = Some(Node::open()?);
+        } else if let Some(profile) = profile {
+            providers.devices.push(SoftDevice::open(&Node::open()?, profile)?);
+        }
         let fabric = Fabric::start(session, self.fabric, providers)?;
         tracing::debug!(rank = fabric.rank(), size = fabric.size(), link = %fabric.link_kind(), "joined");
         Ok(Group::new(fabric)?)

@@ -33,6 +33,16 @@ fn its_numbers_are_those_of_the_data() {
 }
 
 #[test]
+fn it_ends_with_verified_over_devices() {
+    for profile in ["infiniband", "thunderbolt"] {
+        let ended = fulmen(&["demo", "--nodes", "2", "--profile", profile]).end();
+        assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""), "{}", ended.out);
+        assert!(ended.out.contains(&format!("over the software {profile} device")), "{}", ended.out);
+        assert!(ended.out.ends_with("verified\n"), "{}", ended.out);
+    }
+}
+
+#[test]
 fn a_killed_process_is_no_success() {
     let mut run = fulmen(&["demo", "--nodes", "3"]);
     // The supervisors' command lines end like this too, but begin otherwise.
