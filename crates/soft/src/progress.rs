@@ -1,8 +1,8 @@
 //! The device's own thread, which drives the queue pairs while the program does not.
 //!
 //! It is in one of two moods. While the program polls it looks up now and then whether it still does, drives what the
-//! program does not poll, and peers do not ring. Otherwise it is *in charge*: it says so in the directory (`ASLEEP`), so that peers ring its doorbell for
-//! whatever arrives, and sleeps until they do.
+//! program does not poll, and peers do not ring. Otherwise it is *in charge*: it says so in the directory (`ASLEEP`), so
+//! that peers ring its doorbell for whatever arrives, and sleeps until they do.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
