@@ -18,7 +18,7 @@ use crate::lanes::{Lane, Lanes};
 use crate::liveness::Life;
 use crate::map::Neighbours;
 use crate::progress::Progress;
-use crate::{DeviceError, FabricError, FabricOptions, Loss, PollPolicy};
+use crate::{DeviceError, FabricError, FabricOptions, Loss, PollPolicy, clock};
 
 /// How long a rank that leaves waits for sends whose handles were dropped.
 const FAREWELL: Duration = Duration::from_secs(2);
@@ -138,15 +138,15 @@ impl Fabric {
     ///
     /// Where options ask for windows and there is a node, ranks map one another's memory, which needs them on one host.
     /// Else links run over the first device that can be used, and its limits are checked first.
-    /// Returns within the options' timeout, and up to 5 s for the coordinator's verdict.
+    /// Returns within the options' timeout, and up to 10 s more for the coordinator's verdict.
     ///
     /// # Errors
     /// [`StartError`], which names the rank that is different or cannot be reached.
     pub fn start(session: Session, options: FabricOptions, providers: Providers) -> Result<Fabric, StartError> {
         check(&options)?;
         let (rank, size) = (session.rank(), session.size());
-        let deadline = Instant::now() + options.timeout;
-        let left = || deadline.saturating_duration_since(Instant::now());
+        let deadline = clock::after(options.timeout);
+        let left = || clock::until(deadline);
         let Providers { node, mut devices } = providers;
         let node = node.filter(|_| options.windows);
         if node.is_some() || size == 1 {

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bootstrap;
+mod clock;
 mod driver;
 pub mod engine;
 mod error;

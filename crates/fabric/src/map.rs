@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fulmen_memory::{Exposed, Region};
 use fulmen_reach::{Doorbell, Node, NodeAddress, Peer, ReachError, ShareKey};
@@ -10,7 +10,7 @@ use fulmen_reach::{Doorbell, Node, NodeAddress, Peer, ReachError, ShareKey};
 use crate::driver::reach;
 use crate::handshake::Hello;
 use crate::liveness::Life;
-use crate::{Fabric, FabricError, Loss, OpName, StartError};
+use crate::{Fabric, FabricError, Loss, OpName, StartError, clock};
 
 /// How long a peer's answer to a request for its memory may take. Its node answers from a thread of its own; a process
 /// that is stopped does not.
@@ -56,8 +56,8 @@ impl Neighbours {
         control_len: usize,
         timeout: Duration,
     ) -> Result<Neighbours, StartError> {
-        let deadline = Instant::now() + timeout;
-        let left = || deadline.saturating_duration_since(Instant::now());
+        let deadline = clock::after(timeout);
+        let left = || clock::until(deadline);
         let pool_key = node.share(pool).map_err(StartError::Share)?;
         let addresses = (0..).zip(hellos).map(|(rank, hello)| address(rank, hello)).collect::<Result<Vec<_>, _>>()?;
 

@@ -8,12 +8,13 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::error::{JoinError, SessionError};
-use super::greeting::{self, GreetError, after, left};
+use super::greeting::{self, GreetError, left};
 use super::message::{FROM_COORDINATOR, Failure, LostRank, Refusal, Round, ToCoordinator, ToRank};
 use super::reader::{self, Ending, OnLost, Shared, State, Waiting};
 use super::secret::{Secret, random};
 use super::wire::{Decoder, head};
 use super::{MAX_BLOB, MAX_RANKS};
+use crate::clock::after;
 
 /// The pause after the first attempt to reach the coordinator; it doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(2);
