@@ -200,8 +200,14 @@ impl Fabric {
             // Everybody has mapped it.
             node.unshare(key);
         }
-        life.on_broken(session.desertion());
+        life.on_broken(session.cutter());
         let weak: Weak<Life> = Arc::downgrade(&life);
+        let cut = weak.clone();
+        session.on_cut(move |rank| {
+            if let Some(life) = cut.upgrade() {
+                life.lose(rank, Loss::GaveUp);
+            }
+        });
         session.on_lost(move |lost| {
             if let Some(life) = weak.upgrade() {
                 life.lose(lost.rank, Loss::Session(lost.cause.clone()));

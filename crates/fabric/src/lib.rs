@@ -22,6 +22,8 @@ mod map;
 mod messages;
 mod options;
 mod progress;
+#[cfg(test)]
+mod tests;
 mod wait;
 mod window;
 

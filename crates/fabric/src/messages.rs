@@ -163,7 +163,7 @@ impl Fabric {
     /// A message to a lost rank would be sent for nobody.
     #[inline]
     fn check_alive(&self, op: OpName, rank: u32) -> Result<(), FabricError> {
-        match self.inner.lanes.life.loss(rank) {
+        match self.inner.lanes.life.cause(rank) {
             None => Ok(()),
             Some(cause) => Err(FabricError::PeerLost { rank, link: self.link_kind(), op, cause }),
         }
@@ -246,7 +246,7 @@ impl Fabric {
                 FabricError::PeerFailed { op, rank, problem: "the sender's memory could not be mapped".into() }
             }
             OpError::Left | OpError::Severed => {
-                let cause = self.inner.lanes.life.loss(rank).unwrap_or(Loss::Left);
+                let cause = self.inner.lanes.life.cause(rank).unwrap_or(Loss::Left);
                 FabricError::PeerLost { rank, link, op, cause }
             }
         })

@@ -190,6 +190,7 @@ impl Server {
                 }
                 Ok(ToCoordinator::GiveUp { number }) => self.world.give_up(rank, number),
                 Ok(ToCoordinator::Pong) => Ok(()),
+                Ok(ToCoordinator::Cut { rank: other }) => self.world.cut(rank, other),
                 Ok(ToCoordinator::Goodbye) => {
                     self.world.leave(rank);
                     self.by_rank[rank as usize] = None;
