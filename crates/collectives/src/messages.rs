@@ -70,6 +70,14 @@ impl Messages {
     /// Runs one call to its end.
     pub(crate) fn run(&self, request: &mut Request<'_>, ongoing: &mut Ongoing<'_>) -> Result<(), CollectiveError> {
         self.check_poison()?;
+        self.attempt(request, ongoing).map_err(|error| match error {
+            // Why a peer went says more than that it did.
+            CollectiveError::Fabric(_) => self.check_poison().err().unwrap_or(error),
+            other => other,
+        })
+    }
+
+    fn attempt(&self, request: &mut Request<'_>, ongoing: &mut Ongoing<'_>) -> Result<(), CollectiveError> {
         let call = request.call;
         let short = call.longest(self.size as u32) <= SHORT;
         self.agree(request, ongoing, short)?;
@@ -309,17 +317,35 @@ impl<'a> Exchange<'a> {
             // A peer that has done its part may leave while others are waited for.
             let mut ranks: Vec<u32> = self.pending.iter().map(|pending| pending.peer as u32).collect();
             ranks.dedup();
-            let fabric = &self.messages.fabric;
-            fabric.wait(ongoing.operation, ranks.as_slice(), ongoing.deadline.left(), || {
+            let fabric = self.messages.fabric.clone();
+            let moved = fabric.wait(ongoing.operation, ranks.as_slice(), ongoing.deadline.left(), || {
                 match self.look() {
                     Ok(false) => {}
                     Ok(true) => return Poll::Ready(Ok(())),
                     Err(error) => return Poll::Ready(Err(error)),
                 }
                 self.messages.check_poison().map_or_else(|error| Poll::Ready(Err(error)), |()| Poll::Pending)
-            })??;
+            });
+            match moved {
+                Ok(Ok(())) => {}
+                Err(FabricError::PeerLost { rank, .. }) if self.forget_sends(rank as usize) => {}
+                Err(lost) => return Err(lost.into()),
+                Ok(Err(failed)) => return Err(failed),
+            }
         }
         Ok(self.lens)
+    }
+
+    /// Gives up what is being sent to a rank that was lost; false if something is still to come from it.
+    ///
+    /// A rank leaves when it has received all that it waits for, which its peers may hear of later than of its leaving. If
+    /// it died instead, that changes nothing in what the others receive, and the next call fails.
+    fn forget_sends(&mut self, peer: usize) -> bool {
+        let waits = self.pending.iter().any(|pending| pending.peer == peer && pending.expected.is_some());
+        if !waits {
+            self.pending.retain(|pending| pending.peer != peer);
+        }
+        !waits
     }
 
     /// Moves everything on; whether something has ended.
@@ -331,9 +357,12 @@ impl<'a> Exchange<'a> {
             match operation.test() {
                 None => at += 1,
                 Some(outcome) => {
-                    let len = outcome?;
-                    if expected.is_some() {
-                        self.lens[*peer] = len;
+                    match outcome {
+                        Ok(len) if expected.is_some() => self.lens[*peer] = len,
+                        Ok(_) => {}
+                        // As in `forget_sends`.
+                        Err(FabricError::PeerLost { .. }) if expected.is_none() => {}
+                        Err(error) => return Err(error.into()),
                     }
                     self.pending.swap_remove(at);
                 }

@@ -7,6 +7,7 @@ use fulmen_fabric::{
     Fabric, FabricOptions, JoinError, Launch, LaunchError, OptionsError, Providers, Session, StartError,
 };
 use fulmen_reach::{Node, ReachError};
+use fulmen_soft::{OpenError, Profile, SoftDevice, UnknownProfile};
 
 /// Why a program could not become a rank of a group.
 #[derive(Debug, thiserror::Error)]
@@ -24,6 +25,12 @@ pub enum InitError {
     /// This process cannot be found by others of the host.
     #[error("this process cannot share memory with others: {0}")]
     Node(#[from] ReachError),
+    /// There is no such device profile.
+    #[error("FULMEN_PROFILE: {0}")]
+    Profile(#[from] UnknownProfile),
+    /// The device of the profile could not be opened.
+    #[error("the software device could not be opened: {0}")]
+    Device(#[from] OpenError),
     /// The ranks could not connect.
     #[error(transparent)]
     Start(#[from] StartError),
@@ -69,6 +76,8 @@ impl Options {
     /// # Errors
     /// [`InitError`], which names the variable or the rank that is at fault.
     pub fn init(self) -> Result<Group, InitError> {
+        // Before meeting the others, who would wait for a rank that cannot join.
+        self.profile()?;
         let session = Launch::from_env()?.join(self.fabric.timeout)?;
         self.init_with(session)
     }
@@ -78,11 +87,19 @@ impl Options {
     /// # Errors
     /// As [`Options::init`].
     pub fn init_with(self, session: Session) -> Result<Group, InitError> {
-        let node = if self.fabric.windows { Some(Node::open()?) } else { None };
-        let providers = Providers { node, devices: Vec::new() };
+        let node = Node::open()?;
+        let devices = match self.profile()? {
+            Some(profile) => vec![SoftDevice::open(&node, profile)?],
+            None => Vec::new(),
+        };
+        let providers = Providers { node: Some(node), devices };
         let fabric = Fabric::start(session, self.fabric, providers)?;
         tracing::debug!(rank = fabric.rank(), size = fabric.size(), link = %fabric.link_kind(), "joined");
         Ok(Group::new(fabric)?)
+    }
+
+    fn profile(&self) -> Result<Option<Profile>, UnknownProfile> {
+        self.fabric.profile.as_deref().map(str::parse).transpose()
     }
 }
 

@@ -148,6 +148,29 @@ pub enum BenchError {
         /// What there is, in MiB.
         available: u64,
     },
+    /// Ranks map each other's memory.
+    #[error(
+        "{ranks} ranks need about {needed} MiB of address space each, but the limit is {limit} MiB; raise it with \
+         `ulimit -v {kilobytes}` or use fewer ranks", kilobytes = needed << 10
+    )]
+    AddressSpace {
+        /// How many ranks.
+        ranks: u32,
+        /// What each takes, in MiB.
+        needed: u64,
+        /// The limit, in MiB.
+        limit: u64,
+    },
+}
+
+/// Refuses ranks that could not map each other's pools of `pool` bytes.
+pub fn check_address_space(ranks: u32, pool: u64) -> Result<(), BenchError> {
+    // Beside each pool, a group has windows; the rest is for the program and its threads.
+    let needed = pool.saturating_add(16 << 20).saturating_mul(u64::from(ranks)).saturating_add(128 << 20) >> 20;
+    match machine::address_space() {
+        Some(limit) if limit >> 20 < needed => Err(BenchError::AddressSpace { ranks, needed, limit: limit >> 20 }),
+        _ => Ok(()),
+    }
 }
 
 impl Spec {
@@ -223,11 +246,12 @@ struct Told {
 pub fn bench(args: Args, verbose: u8) -> anyhow::Result<ExitCode> {
     let Args { spec, ranks, profile, json } = args;
     spec.check(ranks)?;
+    // Room for the buffers, whatever the pool's cuts waste, and for what the group itself takes.
+    let pool = spec.buffers(ranks).saturating_mul(5) / 4 + (64 << 20);
+    check_address_space(ranks, pool)?;
     let wanted = spec.sizes(ranks).len();
     let told = Arc::new(Mutex::new(Told::default()));
     let mut job = Job::own(ranks, profile, verbose, spec.args(), Output::Read(reader(told.clone(), json)))?;
-    // Room for the buffers, whatever the pool's cuts waste, and for what the group itself takes.
-    let pool = spec.buffers(ranks).saturating_mul(5) / 4 + (64 << 20);
     job.env.push(("FULMEN_POOL", pool.to_string()));
     if !json {
         let place = match profile {

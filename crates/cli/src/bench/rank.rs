@@ -18,8 +18,8 @@ const SHORT: u64 = 64 << 10;
 
 /// Measures all sizes as one rank of the group.
 pub fn run(spec: &Spec) -> anyhow::Result<()> {
-    pin();
     let group = fulmen::init()?;
+    pin();
     let ranks = group.size();
     for bytes in spec.sizes(ranks) {
         let row = measure_size(&group, spec, bytes)?;
@@ -34,7 +34,8 @@ pub fn run(spec: &Spec) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Gives this rank a processor of its own if there are enough.
+/// Gives this rank a processor of its own if there are enough. To be called by the thread that makes the calls, when the
+/// group is there: how a rank waits depends on how many processors it is seen to have, and its other threads stay free.
 pub fn pin() {
     let variable = |name| std::env::var(name).ok()?.parse::<usize>().ok();
     let place = variable("FULMEN_LOCAL_RANK").zip(variable("FULMEN_LOCAL_SIZE"));

@@ -16,11 +16,15 @@ use std::time::{Duration, Instant};
 
 use report::{Event, Outcome, Report};
 
+use crate::bench::check_address_space;
 use crate::output::{NOBODY_LISTENS, Stream, show};
 use crate::run::{Job, Output, Profile, Reader};
 
 /// The hidden command of a process.
 pub const RANK: &str = "__demo";
+
+/// Bytes of each process's pool: its buffers take a third of it.
+const POOL: u64 = 64 << 20;
 
 /// How long the demo may take. It takes seconds.
 const LIMIT: Duration = Duration::from_secs(300);
@@ -58,6 +62,7 @@ struct Told {
 pub fn demo(args: Args, verbose: u8) -> anyhow::Result<ExitCode> {
     let began = Instant::now();
     let Args { nodes, profile, json } = args;
+    check_address_space(nodes, POOL)?;
     if !json && !show(&report::title(nodes, profile))? {
         return Ok(ExitCode::from(NOBODY_LISTENS));
     }
@@ -65,8 +70,7 @@ pub fn demo(args: Args, verbose: u8) -> anyhow::Result<ExitCode> {
     let output = Output::Read(reader(told.clone(), io::stderr().is_terminal()));
     let mut job = Job::own(nodes, profile, verbose, vec![OsString::from(RANK)], output)?;
     job.timeout = Some(LIMIT);
-    // Its buffers take some tens of MiB.
-    job.env.push(("FULMEN_POOL", "256M".to_string()));
+    job.env.push(("FULMEN_POOL", POOL.to_string()));
     let code = job.run()?;
     let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
     erase_progress(&mut told);

@@ -130,8 +130,11 @@ impl Outcome {
         if let Some(report) = &self.report {
             let Report { ranks, latency, bandwidth, .. } = report;
             let training = format!(
-                "{} passes, {} steps of {} images in {:.1} s",
-                report.epochs, report.steps, report.batch, report.training_seconds
+                "{} passes, {} steps of {} images in {}",
+                report.epochs,
+                report.steps,
+                report.batch,
+                span(report.training_seconds)
             );
             line("data", format!("{} images to learn from, {} held out", report.train_rows, report.held_out_rows));
             line("training", training);
@@ -181,12 +184,17 @@ impl Outcome {
             );
             line("", "(measured: all ranks copying as many bytes at once)".to_string());
         }
-        line("time", format!("{:.1} s", self.seconds));
+        line("time", span(self.seconds));
         let verdict =
             if self.verified { "verified".to_string() } else { format!("failed: {}", self.problems.join("; ")) };
         line("verdict", verdict);
         text
     }
+}
+
+/// A time span in words: `85 ms`, `2.8 s`.
+fn span(seconds: f64) -> String {
+    if seconds < 0.9995 { format!("{:.0} ms", seconds * 1e3) } else { format!("{seconds:.1} s") }
 }
 
 /// The first line.

@@ -20,8 +20,8 @@ const EFFORT: Effort = Effort { samples: 1000, time: Duration::from_millis(250) 
 
 /// Trains, compares and measures as one rank of the group.
 pub fn run() -> anyhow::Result<()> {
-    bench::pin();
     let group = fulmen::init()?;
+    bench::pin();
     let first = group.rank() == 0;
     let size = group.size() as usize;
     let data = Dataset::load()?;

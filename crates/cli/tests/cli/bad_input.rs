@@ -91,6 +91,14 @@ fn too_few_descriptors() {
 }
 
 #[test]
+fn too_little_address_space() {
+    for command in ["demo", "bench all-reduce"] {
+        let ended = shell(&format!("ulimit -v 150000; exec \"$FULMEN\" {command}")).end();
+        refused(&ended, 2, &["address space", "ulimit -v"]);
+    }
+}
+
+#[test]
 fn too_few_processes() {
     // The limit counts a user's processes and does not hold for root: root plays a user that has none.
     const NOBODY_ELSE: u32 = 54_321;

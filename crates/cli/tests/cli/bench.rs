@@ -68,6 +68,20 @@ fn every_operation_is_right_in_both_memories() {
 }
 
 #[test]
+fn every_operation_is_right_over_devices() {
+    for profile in ["infiniband", "thunderbolt"] {
+        for op in OPS {
+            let sizes = ["--min", "64", "--max", "128K", "--factor", "1024"];
+            let rows = rows(&bench(&[&[op, "-n", "2", "--json", "--profile", profile], &sizes[..]].concat()));
+            assert_eq!(bytes(&rows), if op == "barrier" { &[0][..] } else { &[64, 64 << 10] }, "{op}");
+        }
+        let rows =
+            rows(&bench(&["all-reduce", "-n", "3", "--json", "--profile", profile, "--memory=plain", "--max=8"]));
+        assert_eq!(bytes(&rows), [8]);
+    }
+}
+
+#[test]
 fn every_type_is_right() {
     for dtype in ["bool", "i8", "i64", "u16", "f16", "bf16", "f64", "complex64"] {
         let rows = rows(&bench(&["all-reduce", "-n3", "--json", "--dtype", dtype, "--max=40K", "--factor=5000"]));

@@ -1,6 +1,8 @@
 //! `fulmen demo`: it verifies what it claims, and does not claim what it could not verify.
 
-use rustix::process::{Signal, kill_process};
+use std::fs;
+
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::support::{fulmen, shell, wait_until};
@@ -33,21 +35,46 @@ fn its_numbers_are_those_of_the_data() {
 }
 
 #[test]
+fn it_ends_with_verified_over_devices() {
+    for profile in ["infiniband", "thunderbolt"] {
+        let ended = fulmen(&["demo", "--nodes", "2", "--profile", profile]).end();
+        assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""), "{}", ended.out);
+        assert!(ended.out.contains(&format!("over the software {profile} device")), "{}", ended.out);
+        assert!(ended.out.ends_with("verified\n"), "{}", ended.out);
+    }
+}
+
+#[test]
 fn a_killed_process_is_no_success() {
-    let mut run = fulmen(&["demo", "--nodes", "3"]);
-    // The supervisors' command lines end like this too, but begin otherwise.
-    let ranks = |run: &crate::support::Running| {
-        let mut processes = run.processes();
-        processes.retain(|(_, command)| command.trim_end() == "fulmen __demo");
-        processes
-    };
-    wait_until("the processes", || ranks(&run).len() == 3);
-    kill_process(ranks(&run)[1].0, Signal::KILL).unwrap();
-    run.wait_exit();
-    let ended = run.end();
-    assert_eq!(ended.code, Some(137), "{}{}", ended.out, ended.err);
-    assert!(ended.out.lines().last().unwrap().contains("verdict    failed: "), "{}", ended.out);
-    assert!(ended.err.contains("failed first: killed by SIGKILL"), "{}", ended.err);
+    // Whoever looks for the processes may be so slow that the demo is over: then the next one is tried.
+    for _ in 0..20 {
+        let run = fulmen(&["demo", "--nodes", "3"]);
+        // The command lines of supervisors begin otherwise. One that has worked for a while is in the midst of it.
+        let rank =
+            |(pid, command): (Pid, String)| (command.trim_end() == "fulmen __demo" && ticks(pid) >= 5).then_some(pid);
+        wait_until("a process at work, or the end", || {
+            let processes = run.processes();
+            processes.is_empty() || processes.into_iter().any(|process| rank(process).is_some())
+        });
+        let victim = run.processes().into_iter().find_map(rank);
+        let killed = victim.is_some_and(|victim| kill_process(victim, Signal::KILL).is_ok());
+        let ended = run.end();
+        if !killed || ended.code == Some(0) {
+            continue;
+        }
+        assert_eq!(ended.code, Some(137), "{}{}", ended.out, ended.err);
+        assert!(ended.out.lines().last().unwrap().contains("verdict    failed: "), "{}", ended.out);
+        assert!(ended.err.contains("failed first: killed by SIGKILL"), "{}", ended.err);
+        return;
+    }
+    panic!("no demo of 20 was hit");
+}
+
+/// The processor time that a process has taken, in hundredths of a second.
+fn ticks(pid: Pid) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
+    let times = stat.rsplit(") ").next().unwrap_or_default().split(' ').skip(11).take(2);
+    times.filter_map(|ticks| ticks.parse::<u64>().ok()).sum()
 }
 
 #[test]

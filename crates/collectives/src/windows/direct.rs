@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use fulmen_fabric::{FabricError, OpName};
-use fulmen_kernels::{Source, Stores, ValuesMut, copy_in_with, reduce_to_exposed, reduce_to_plain};
+use fulmen_kernels::{Source, Stores, reduce_to_exposed};
 use fulmen_memory::Exposed;
 use smallvec::SmallVec;
 
@@ -15,6 +15,9 @@ use crate::request::{Output, Request, reduce, sources};
 
 /// Bytes that are reduced at a time: they stay in the nearest cache until they have been copied to all ranks.
 const BLOCK: usize = 8 << 10;
+
+/// The same where results go past the caches: the inputs stay in the second cache, and are reduced anew for each rank.
+const STREAMING_BLOCK: usize = 64 << 10;
 
 impl Windows {
     /// The pools and places of all contributions that are read, if all of them lie in pools.
@@ -118,11 +121,13 @@ impl Windows {
         let share = len.div_ceil(self.size).next_multiple_of(64);
         let start = (share * self.rank).min(len);
         let end = (start + share).min(len);
-        let stores = stores_for(len);
-        let mut scratch = [0u8; BLOCK];
+        // What was read just now is in the caches: there, writing past them costs more, and in place all of it was.
+        let in_place = self.in_place(own, agreed);
+        let stores = if in_place { Stores::Cached } else { stores_for(len) };
+        let longest = if stores == Stores::Streaming { STREAMING_BLOCK } else { BLOCK };
         let mut at = start;
         while at < end {
-            let block = (end - at).min(BLOCK);
+            let block = (end - at).min(longest);
             let own = match own {
                 Source::Plain(bytes) => Source::Plain(&bytes[at..at + block]),
                 Source::Exposed(memory, from) => Source::Exposed(memory, from + at),
@@ -132,21 +137,23 @@ impl Windows {
                 let (pool, from) = inputs[peer as usize];
                 Source::Exposed(pool, from + at)
             });
-            if stores == Stores::Streaming {
-                let result = &mut scratch[..block];
-                reduce(reduce_to_plain(call.op, call.dtype, &mut ValuesMut::new(result), &sources, Stores::Cached));
-                copy_in_with(result, output, at, stores);
-                for (pool, to) in self.peers().map(|peer| outputs[peer]) {
-                    copy_in_with(result, pool, to + at, stores);
-                }
-            } else {
-                reduce(reduce_to_exposed(call.op, call.dtype, output, at..at + block, &sources, stores));
-                for (pool, to) in self.peers().map(|peer| outputs[peer]) {
+            reduce(reduce_to_exposed(call.op, call.dtype, output, at..at + block, &sources, stores));
+            for (pool, to) in self.peers().map(|peer| outputs[peer]) {
+                if stores == Stores::Streaming {
+                    let to = to + at..to + at + block;
+                    reduce(reduce_to_exposed(call.op, call.dtype, pool, to, &sources, stores));
+                } else {
                     output.copy_to(at, pool, to + at, block);
                 }
             }
             at += block;
         }
         Ok(())
+    }
+
+    /// Whether some rank reduces in place: its input is overwritten with the result.
+    fn in_place(&self, own: Source<'_>, agreed: &Agreed) -> bool {
+        let peers = self.peers().any(|peer| agreed.inputs[peer] == agreed.outputs[peer]);
+        peers || !matches!(own, Source::Plain(_))
     }
 }

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use fulmen_collectives::{CollectiveError, Complex64, Group, ReduceOp};
 use fulmen_fabric::FabricError;
+use fulmen_soft::Profile;
 
-use crate::world::{run, run_by_messages, run_group};
+use crate::world::{run, run_by_messages, run_group, run_over};
 
 /// Ranks that wait for one another in vain do so for this long.
 const SHORT: Duration = Duration::from_secs(3);
@@ -94,14 +95,19 @@ fn ranks_with_registered_memory_that_disagree_all_fail() {
 #[test]
 fn ranks_that_call_different_things_by_messages_all_fail() {
     for count in [4, 100_000] {
-        for (what, call) in OTHERS {
-            let errors = run_by_messages(3, |group| {
+        for (turn, (what, call)) in OTHERS.into_iter().enumerate() {
+            let body = |group: &Group| {
                 let group = group.with_deadline(SHORT);
                 let result = if group.rank() == 1 { call(&group, count) } else { sum_f32(&group, count) };
                 let later = group.barrier().unwrap_err();
                 assert!(matches!(later, CollectiveError::Poisoned { .. }), "{later}");
                 result.unwrap_err()
-            });
+            };
+            let errors = match turn % 3 {
+                0 => run_by_messages(3, body),
+                1 => run_over(Profile::Infiniband, 3, body),
+                _ => run_over(Profile::Thunderbolt, 3, body),
+            };
             check_mismatch(&format!("{what}, {count}"), &errors);
         }
     }
@@ -197,6 +203,7 @@ fn a_rank_may_leave_as_soon_as_its_last_operation_is_over() {
     for _ in 0..10 {
         run_group(3, body);
         run_by_messages(3, body);
+        run_over(Profile::Thunderbolt, 3, body);
     }
 }
 

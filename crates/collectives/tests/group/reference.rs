@@ -5,9 +5,10 @@ use std::thread;
 
 use fulmen_collectives::{Buffer, Complex64, DType, Data, Element, Group, ReduceOp};
 use fulmen_kernels::{as_bytes, reduce_into};
+use fulmen_soft::Profile;
 use half::{bf16, f16};
 
-use crate::world::{Random, rounds, run_by_messages, run_group};
+use crate::world::{Random, rounds, run_by_messages, run_group, run_over};
 
 /// A type of which tests make values.
 trait Sample: Element + Default {
@@ -321,6 +322,20 @@ fn random_operations_of_many_ranks() {
 fn random_operations_by_messages() {
     for (size, few) in [(1, 10), (2, 100), (3, 60), (5, 30)] {
         run_by_messages(size, |group| random_operations(group, few));
+    }
+}
+
+#[test]
+fn random_operations_over_an_infiniband_device() {
+    for (size, few) in [(2, 40), (4, 10)] {
+        run_over(Profile::Infiniband, size, |group| random_operations(group, few));
+    }
+}
+
+#[test]
+fn random_operations_over_a_thunderbolt_device() {
+    for (size, few) in [(2, 40), (4, 10)] {
+        run_over(Profile::Thunderbolt, size, |group| random_operations(group, few));
     }
 }
 

@@ -8,12 +8,13 @@ use fulmen_collectives::Group;
 use fulmen_fabric::bootstrap::Options;
 use fulmen_fabric::{Coordinator, Fabric, FabricOptions, JoinConfig, Providers, Secret, Session};
 use fulmen_reach::Node;
+use fulmen_soft::{Profile, SoftDevice};
 
 /// Never reached when all is well.
 pub const LONG: Duration = Duration::from_secs(120);
 
-/// Runs `body` on `size` ranks.
-pub fn run<T: Send>(size: u32, body: impl Fn(Fabric) -> T + Sync) -> Vec<T> {
+/// Runs `body` on `size` ranks that map one another's memory, or have devices of a profile.
+fn start<T: Send>(size: u32, profile: Option<Profile>, body: impl Fn(Fabric) -> T + Sync) -> Vec<T> {
     let secret = Secret::generate().unwrap();
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let coordinator = Coordinator::bind(address, size, secret.clone(), Options::default()).unwrap().serve().unwrap();
@@ -24,8 +25,11 @@ pub fn run<T: Send>(size: u32, body: impl Fn(Fabric) -> T + Sync) -> Vec<T> {
             scope.spawn(move || {
                 let config = JoinConfig { coordinator: coordinator_address, rank, size, secret, deadline: LONG };
                 let session = Session::join(&config).unwrap();
-                let options = FabricOptions { pool: 64 << 20, timeout: LONG, ..FabricOptions::default() };
-                let providers = Providers { node: Some(Node::open().unwrap()), devices: Vec::new() };
+                let windows = profile.is_none();
+                let options = FabricOptions { pool: 64 << 20, timeout: LONG, windows, ..FabricOptions::default() };
+                let node = Node::open().unwrap();
+                let devices = profile.map(|profile| SoftDevice::open(&node, profile).unwrap());
+                let providers = Providers { node: Some(node), devices: devices.into_iter().collect() };
                 body(Fabric::start(session, options, providers).unwrap())
             })
         };
@@ -34,14 +38,24 @@ pub fn run<T: Send>(size: u32, body: impl Fn(Fabric) -> T + Sync) -> Vec<T> {
     })
 }
 
+/// Runs `body` on `size` ranks that map one another's memory.
+pub fn run<T: Send>(size: u32, body: impl Fn(Fabric) -> T + Sync) -> Vec<T> {
+    start(size, None, body)
+}
+
 /// Runs `body` on the group of `size` ranks.
 pub fn run_group<T: Send>(size: u32, body: impl Fn(&Group) -> T + Sync) -> Vec<T> {
     run(size, |fabric| body(&Group::new(fabric).unwrap()))
 }
 
-/// Runs `body` on the group of `size` ranks, by messages.
+/// Runs `body` on the group of `size` ranks, by messages over shared memory.
 pub fn run_by_messages<T: Send>(size: u32, body: impl Fn(&Group) -> T + Sync) -> Vec<T> {
     run(size, |fabric| body(&Group::by_messages(fabric).unwrap()))
+}
+
+/// Runs `body` on the group of `size` ranks, over devices of a profile.
+pub fn run_over<T: Send>(profile: Profile, size: u32, body: impl Fn(&Group) -> T + Sync) -> Vec<T> {
+    start(size, Some(profile), |fabric| body(&Group::new(fabric).unwrap()))
 }
 
 /// How many times a random test goes round: more in the full tier.

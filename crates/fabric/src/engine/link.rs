@@ -313,8 +313,15 @@ impl Link {
     /// Ends operations that need the peer: all but receives that have their whole message.
     pub(super) fn end_all(&mut self, error: OpError, sends_of_fragments: bool) {
         for op in self.ops.ids() {
+            let mut outcome = Err(error);
             let ends = match self.ops.peek(op) {
                 Op::Done(_) | Op::Free => false,
+                // The peer has said how it ended. Only this end's device still held the memory, which the driver has it
+                // let go.
+                Op::Send(Send { phase: SendPhase::Moving { fin: Some(status), .. }, source, .. }) => {
+                    outcome = status.outcome(source.len());
+                    true
+                }
                 Op::Send(send) => sends_of_fragments || !matches!(send.phase, SendPhase::Streaming { .. }),
                 Op::Recv(recv) => match recv.phase {
                     RecvPhase::Filling { got, total } => got < total,
@@ -325,7 +332,7 @@ impl Link {
             };
             if ends {
                 self.unkeep(op);
-                self.ops.finish(op, Err(error));
+                self.ops.finish(op, outcome);
             }
         }
         self.posted.clear();

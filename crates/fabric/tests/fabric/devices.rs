@@ -20,22 +20,24 @@ impl Dice {
     }
 }
 
-/// Fills memory with words that tell where they come from, and so checks it.
-fn fill(memory: &Exposed, salt: u64) {
-    let bytes: Vec<u8> = words(memory.len(), salt).collect();
-    memory.write(0, &bytes);
+/// Bytes that tell where they come from.
+fn words(len: usize, salt: u64) -> Vec<u8> {
+    let mut dice = Dice(salt << 20 | len as u64);
+    let mut bytes = vec![0; len];
+    for word in bytes.chunks_mut(8) {
+        word.copy_from_slice(&dice.next().to_le_bytes()[..word.len()]);
+    }
+    bytes
 }
 
-fn words(len: usize, salt: u64) -> impl Iterator<Item = u8> {
-    let mut dice = Dice(salt << 20 | len as u64);
-    (0..len.div_ceil(8)).flat_map(move |_| dice.next().to_le_bytes()).take(len)
+fn fill(memory: &Exposed, salt: u64) {
+    memory.write(0, &words(memory.len(), salt));
 }
 
 fn check(memory: &Exposed, salt: u64, what: &str) {
     let mut bytes = vec![0; memory.len()];
     memory.read(0, &mut bytes);
-    let expected: Vec<u8> = words(memory.len(), salt).collect();
-    assert!(bytes == expected, "{what}: {} bytes arrived wrong", memory.len());
+    assert!(bytes == words(memory.len(), salt), "{what}: {} bytes arrived wrong", memory.len());
 }
 
 fn private(len: usize) -> Exposed {
@@ -225,9 +227,14 @@ fn without_windows_and_devices_there_is_no_link() {
     });
 }
 
-/// Both ranks play ping-pong with content checks, in frames and by device, until the faults of rank 0's device end it: the
-/// error that ended each.
-fn play(profile: Profile, plan: &FaultPlan) -> [FabricError; 2] {
+/// In frames, and by device.
+const SHORT: [usize; 2] = [3_000, 40_000];
+/// More chunks than are posted at a time.
+const LONG_MOVES: [usize; 2] = [4, 6_000_000];
+
+/// Both ranks play ping-pong with content checks, until the faults of rank 0's device end it: the error that ended each.
+/// Nobody has their memory then.
+fn play(profile: Profile, plan: &FaultPlan, lengths: [usize; 2]) -> [FabricError; 2] {
     let devices = |rank| match rank {
         0 => Faulty::new(device(profile), plan.clone()) as Arc<dyn Device>,
         _ => device(profile),
@@ -235,11 +242,10 @@ fn play(profile: Profile, plan: &FaultPlan) -> [FabricError; 2] {
     let errors = start_devices(2, devices, |rank, fabric| {
         let fabric = fabric.unwrap();
         let other = 1 - rank;
-        let (ours, theirs) = ([3_000, 40_000], [3_000, 40_000]);
         for round in 0..20_000_u64 {
             let turn = round as usize % 2;
-            let data = fabric.alloc(ours[turn]).unwrap().into_exposed();
-            let into = fabric.alloc(theirs[turn]).unwrap().into_exposed();
+            let data = fabric.alloc(lengths[turn]).unwrap().into_exposed();
+            let into = fabric.alloc(lengths[turn]).unwrap().into_exposed();
             fill(&data, round << 1 | u64::from(rank));
             let step = || {
                 let send = fabric.start_send(other, round, &data)?;
@@ -249,6 +255,10 @@ fn play(profile: Profile, plan: &FaultPlan) -> [FabricError; 2] {
                 send.wait(LONG)
             };
             if let Err(error) = step() {
+                assert!(
+                    data.into_block().is_ok() && into.into_block().is_ok(),
+                    "{error}, and the memory is still in use"
+                );
                 return error;
             }
         }
@@ -273,9 +283,9 @@ fn assert_lost(error: &FabricError) {
 fn a_failed_completion_breaks_the_link_with_its_cause() {
     let status = CompletionStatus::RemoteAccess;
     for profile in Profile::ALL {
-        for seed in 0..4 {
+        for (seed, lengths) in [(0, SHORT), (1, SHORT), (2, LONG_MOVES), (3, LONG_MOVES)] {
             let plan = FaultPlan { fail_completion: Odds::one_in(20), fail_status: status, ..FaultPlan::quiet(seed) };
-            let [broken, lost] = play(profile, &plan);
+            let [broken, lost] = play(profile, &plan, lengths);
             assert_broken(&broken, &["soft0", "rank 1", "the SEND of", &status.to_string()]);
             assert_lost(&lost);
         }
@@ -286,7 +296,7 @@ fn a_failed_completion_breaks_the_link_with_its_cause() {
 fn a_refused_post_breaks_the_link() {
     for profile in Profile::ALL {
         let plan = FaultPlan { fail_post: Odds::one_in(20), ..FaultPlan::quiet(3) };
-        let [broken, lost] = play(profile, &plan);
+        let [broken, lost] = play(profile, &plan, SHORT);
         assert_broken(&broken, &["soft0", "rank 1", "injected"]);
         assert_lost(&lost);
     }
@@ -295,7 +305,7 @@ fn a_refused_post_breaks_the_link() {
 #[test]
 fn a_dropped_request_of_a_reliable_link_is_no_answer() {
     let plan = FaultPlan { drop: Odds::one_in(20), ..FaultPlan::quiet(5) };
-    let [broken, lost] = play(Profile::Infiniband, &plan);
+    let [broken, lost] = play(Profile::Infiniband, &plan, LONG_MOVES);
     assert_broken(&broken, &["no answer from the peer"]);
     assert_lost(&lost);
 }
@@ -304,7 +314,7 @@ fn a_dropped_request_of_a_reliable_link_is_no_answer() {
 fn a_device_that_fails_everything_breaks_the_link() {
     for profile in Profile::ALL {
         let kill = Some(Kill { at_request: 300, mode: KillMode::FailsEverything });
-        let [broken, lost] = play(profile, &FaultPlan { kill, ..FaultPlan::quiet(1) });
+        let [broken, lost] = play(profile, &FaultPlan { kill, ..FaultPlan::quiet(1) }, SHORT);
         assert_broken(&broken, &["soft0", "rank 1"]);
         assert_lost(&lost);
     }

@@ -21,7 +21,7 @@ fn is_first_of_core(cpu: usize) -> bool {
     first.parse().map_or(true, |first: usize| first == cpu)
 }
 
-/// Binds this thread, and those that it will start, to one processor.
+/// Binds this thread, and those that it will start, to one processor. The others of this process stay as they are.
 pub fn pin(cpu: usize) -> io::Result<()> {
     let mut set = CpuSet::new();
     set.set(cpu);

@@ -86,6 +86,13 @@ impl Moves {
         }
     }
 
+    /// Lets go of all memory: the link is over, and its queue pair gone.
+    pub(super) fn clear(&mut self) {
+        self.coming.clear();
+        self.going.clear();
+        self.whole = 0;
+    }
+
     /// Posts what the link has to move and the queues have room for: whether there was anything.
     pub(super) fn advance(&mut self, pair: &dyn QueuePair, link: &mut Link) -> Result<bool, MoveError> {
         while let Some(posting) = link.next_posting() {

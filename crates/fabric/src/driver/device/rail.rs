@@ -136,11 +136,11 @@ impl Wire for Rail {
         }
         let result = self.step(link, lent);
         if link.peer_left() {
-            self.pairs = None;
+            self.sever();
             return Ok(true);
         }
         if result.is_err() {
-            self.pairs = None;
+            self.sever();
         }
         result
     }
@@ -148,10 +148,10 @@ impl Wire for Rail {
     fn push(&mut self, header: &[u8; PREFIX], payload: &[u8]) -> Result<bool, Broken> {
         let Some(pairs) = &self.pairs else { return Ok(false) };
         let pushed = self.frames.push(&*pairs.frames, header, payload);
-        if pushed.is_err() {
-            self.pairs = None;
-        }
-        pushed.map_err(|cause| broken(&self.device, self.peer, "cannot send frames", &cause))
+        pushed.map_err(|cause| {
+            self.sever();
+            broken(&self.device, self.peer, "cannot send frames", &cause)
+        })
     }
 
     fn source(&self, memory: Exposed) -> Source {
@@ -171,7 +171,9 @@ impl Wire for Rail {
     }
 
     fn sever(&mut self) {
+        // In this order: what the device no longer knows is let go.
         self.pairs = None;
+        self.moves.clear();
     }
 }
 

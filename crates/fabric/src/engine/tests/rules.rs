@@ -304,6 +304,27 @@ fn a_device_moves_exactly_what_was_granted() {
 }
 
 #[test]
+fn a_send_that_was_delivered_stays_so_when_the_peer_leaves_or_is_lost() {
+    for lost in [false, true] {
+        let (mut one, mut other) = pair(Rendezvous::Matched);
+        let send = one.send(1, Source::Offered { memory: memory(1000), place: Place::default() });
+        let recv = other.recv(1, Target::Memory { memory: memory(1000), direct: true });
+        carry(&mut one, &mut other);
+        other.granted(recv, 1000);
+        carry(&mut other, &mut one);
+        other.landed(recv);
+        assert_eq!(outcome(&mut other, recv), Some(Ok(1000)));
+        other.close();
+        carry(&mut other, &mut one);
+        if lost {
+            one.sever();
+        }
+        // The device has not said that the bytes are gone, and never will.
+        assert_eq!(outcome(&mut one, send), Some(Ok(1000)));
+    }
+}
+
+#[test]
 #[should_panic(expected = "16 to 1024 credits")]
 fn too_few_credits_are_refused() {
     let _ = Link::new(Config { credits: 15, ..config(Rendezvous::Mapped) });
