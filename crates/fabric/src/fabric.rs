@@ -16,7 +16,7 @@ use crate::error::LinkKind;
 use crate::handshake::{self, Hello, ReachHello, Settings};
 use crate::lanes::{Lane, Lanes};
 use crate::liveness::Life;
-use crate::map::Neighbours;
+use crate::map::{Neighbours, Share};
 use crate::progress::Progress;
 use crate::{DeviceError, FabricError, FabricOptions, Loss, PollPolicy, clock};
 
@@ -157,7 +157,9 @@ impl Fabric {
         let pool = Region::alloc(options.pool).map_err(memory("the pool (FULMEN_POOL sets its size)"))?;
         let control = Region::alloc(reach::control_len(size, &options.flow)).map_err(memory("the control region"))?;
         let control_memory = control.expose().map_err(memory("the control region"))?;
-        let control_key = node.as_ref().map(|node| node.share(&control)).transpose().map_err(StartError::Share)?;
+        // Taken back when they are dropped: the control region's as soon as everybody has mapped it.
+        let share = |region| node.as_ref().map(|node| Share::new(node, region)).transpose().map_err(StartError::Share);
+        let (control_share, pool_share) = (share(&control)?, share(&pool)?);
 
         let hello = Hello {
             build: env!("CARGO_PKG_VERSION").to_owned(),
@@ -167,9 +169,12 @@ impl Fabric {
                 profile: options.profile.clone(),
                 flow: options.flow,
             },
-            reach: node.as_ref().zip(control_key).map(|(node, control)| ReachHello {
-                node: node.address().to_bytes().to_vec(),
-                control: control.to_u64(),
+            reach: node.as_ref().zip(control_share.as_ref().zip(pool_share.as_ref())).map(|(node, (control, pool))| {
+                ReachHello {
+                    node: node.address().to_bytes().to_vec(),
+                    control: control.key().to_u64(),
+                    pool: pool.key().to_u64(),
+                }
             }),
         };
         let blobs = session.all_gather(&hello.to_bytes(), left())?;
@@ -178,8 +183,10 @@ impl Fabric {
         let bell = reach::doorbell(&control_memory);
         let life = Arc::new(Life::new(size, Box::new(bell.clone())));
         let neighbours = node
-            .map(|node| {
-                Neighbours::meet(node, rank, &hellos, &pool, &life, reach::control_len(size, &options.flow), left())
+            .zip(pool_share)
+            .map(|(node, share)| {
+                let control_len = reach::control_len(size, &options.flow);
+                Neighbours::meet(node, rank, &hellos, (&pool, share), &life, control_len, left())
             })
             .transpose();
         let rails = (!devices.is_empty())
@@ -196,10 +203,7 @@ impl Fabric {
                 return Err(StartError::PeerFailed { rank, problem });
             }
         }
-        if let (Some(node), Some(key)) = (neighbours.as_ref().map(|neighbours| neighbours.node()), control_key) {
-            // Everybody has mapped it.
-            node.unshare(key);
-        }
+        drop(control_share);
         life.on_broken(session.cutter());
         let weak: Weak<Life> = Arc::downgrade(&life);
         let cut = weak.clone();

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::thread;
 use std::time::Duration;
 
-use fulmen_reach::Node;
+use fulmen_reach::{Node, ReachError, ShareKey};
 
 use crate::bootstrap::{Heartbeat, Options};
 use crate::{Coordinator, Fabric, FabricError, FabricOptions, JoinConfig, Loss, Providers, Secret, Session};
@@ -58,4 +58,36 @@ fn a_broken_link_is_a_loss_to_its_two_ends_alone() {
         assert_eq!(one.recv_bytes(other.rank(), 1, &mut [0], LONG).unwrap(), 1);
         assert_eq!(one.loss(other.rank()), None);
     }
+}
+
+#[test]
+fn the_pool_of_a_rank_that_has_left_is_mapped() {
+    let mut ranks = start(2);
+    let (one, _node) = ranks.pop().unwrap();
+    let (zero, node) = ranks.pop().unwrap();
+    let block = zero.alloc(64).unwrap().into_exposed();
+    block.fill(0..64, 9);
+    let at = zero.region_ref(&block).unwrap();
+    drop((zero, block, node));
+    // It heard the goodbye, and the rank's node is closed.
+    let error = one.recv_bytes(0, 1, &mut [0], LONG).unwrap_err();
+    assert!(matches!(error, FabricError::PeerLost { rank: 0, .. }), "{error}");
+    let mut bytes = [0; 64];
+    one.map(0, at).unwrap().read(0, &mut bytes);
+    assert_eq!(bytes, [9; 64]);
+}
+
+#[test]
+fn nobody_maps_the_pool_of_a_fabric_that_is_gone() {
+    let mut ranks = start(2);
+    let (one, _) = ranks.pop().unwrap();
+    let (zero, node) = ranks.pop().unwrap();
+    let at = zero.region_ref(&zero.alloc(64).unwrap().into_exposed()).unwrap();
+    let stranger = Node::open().unwrap();
+    let peer = stranger.connect(&node.address(), LONG).unwrap();
+    let key = ShareKey::from_u64(at.key);
+    assert!(peer.map(key, LONG).is_ok());
+    drop((zero, one));
+    let error = peer.map(key, LONG).unwrap_err();
+    assert!(matches!(error, ReachError::Refused { .. }), "{error}");
 }
