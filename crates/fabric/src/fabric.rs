@@ -20,9 +20,6 @@ use crate::map::{Neighbours, Share};
 use crate::progress::Progress;
 use crate::{DeviceError, FabricError, FabricOptions, Loss, PollPolicy, clock};
 
-/// How long a rank that leaves waits for sends whose handles were dropped.
-const FAREWELL: Duration = Duration::from_secs(2);
-
 /// What the links of a fabric can run over.
 #[derive(Default)]
 pub struct Providers {
@@ -113,7 +110,7 @@ impl From<DeviceError> for StartError {
 }
 
 /// The ranks of a program, connected. A clone is another handle; with the last one, this rank leaves: it
-/// then waits up to 2 s for sends whose handles were dropped before they ended.
+/// then waits up to [`FabricOptions::farewell`] (2 s) for sends whose handles were dropped before they ended.
 #[derive(Clone)]
 pub struct Fabric {
     pub(crate) inner: Arc<Inner>,
@@ -131,6 +128,7 @@ pub(crate) struct Inner {
     pub(crate) pool: Pool,
     pub(crate) session: Session,
     timeout: Duration,
+    farewell: Duration,
 }
 
 impl Fabric {
@@ -226,8 +224,9 @@ impl Fabric {
         let lanes = Arc::new(Lanes::new(lanes, life, neighbours.clone(), parker));
         let pool = Pool::with_rule(&pool, rule).map_err(memory("the pool"))?;
         let poll = options.poll.unwrap_or_else(|| PollPolicy::for_ranks(size));
-        let (progress, timeout) = (Progress::new(lanes.clone()), options.timeout);
-        let inner = Inner { progress, lanes, neighbours, rank, size, poll, pool, session, timeout };
+        let FabricOptions { timeout, farewell, .. } = options;
+        let progress = Progress::new(lanes.clone());
+        let inner = Inner { progress, lanes, neighbours, rank, size, poll, pool, session, timeout, farewell };
         Ok(Fabric { inner: Arc::new(inner) })
     }
 
@@ -291,7 +290,7 @@ impl Fabric {
 impl Inner {
     /// Before this rank leaves: what nobody waits for any more is given a little time to go out, and peers hear Bye.
     fn finish(&self) {
-        let end = Instant::now() + FAREWELL;
+        let end = clock::after(self.farewell);
         while self.lanes.sending() > 0 && Instant::now() < end {
             self.lanes.parker.park(Duration::from_millis(10), &mut || self.lanes.pump_all());
         }
@@ -300,6 +299,7 @@ impl Inner {
         while self.lanes.is_leaving() && Instant::now() < end {
             self.lanes.parker.park(Duration::from_millis(10), &mut || self.lanes.pump_all());
         }
+        self.lanes.give_up();
     }
 
     pub(crate) fn link_kind(&self) -> LinkKind {
@@ -335,9 +335,10 @@ fn reach_lanes(
     options: &FabricOptions,
 ) -> Result<Vec<Option<Lane>>, StartError> {
     let flow = &options.flow;
+    let size = neighbours.controls().count() as u32;
     let lane = |(peer, theirs): (u32, Option<&Exposed>)| {
         let Some(theirs) = theirs else { return Ok(None) };
-        let wire = reach::ReachWire::new((rank, control), (peer, theirs), flow, neighbours.clone())
+        let wire = reach::ReachWire::new(size, (rank, control), (peer, theirs), flow, neighbours.clone())
             .map_err(|_| StartError::Garbled { rank: peer })?;
         Ok(Some(Lane::new(Link::new(reach::config(flow)), Box::new(wire))))
     };

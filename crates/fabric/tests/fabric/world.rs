@@ -55,7 +55,7 @@ impl Carrier {
 }
 
 pub fn options() -> FabricOptions {
-    FabricOptions { pool: 16 << 20, timeout: LONG, ..FabricOptions::default() }
+    FabricOptions { pool: 16 << 20, timeout: LONG, farewell: LONG, ..FabricOptions::default() }
 }
 
 /// Starts `size` ranks, each with the providers and options that `given` gives it, and runs `body` on what came of it.
