@@ -86,6 +86,13 @@ impl Victim {
     fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
+
+    /// Stops it, and returns when all of its threads have stopped: then the system says so.
+    fn stop(&self) {
+        self.signal(Signal::STOP);
+        let status = waitpid(Some(Pid::from_child(&self.child)), WaitOptions::UNTRACED).unwrap();
+        assert!(status.is_some_and(|(_, status)| status.stopped()), "{status:?}");
+    }
 }
 
 impl Drop for Victim {
@@ -136,10 +143,22 @@ fn victim() {
             say("window");
             park();
         }
+        // It offers two messages out of its window.
+        "offers" => {
+            say("ready");
+            let window = fabric.window(OFFERED, LONG).unwrap();
+            window.local().fill(0..OFFERED, 7);
+            let sends = [1, 2].map(|tag| fabric.start_send(0, tag, window.local()).unwrap());
+            say("offered");
+            let _ = sends.map(|send| send.wait(LONG));
+        }
         _ => say("ready"),
     }
     park();
 }
+
+/// Bytes of a message that is not sent in frames.
+const OFFERED: usize = 64 << 10;
 
 fn park() -> ! {
     loop {
@@ -311,11 +330,7 @@ fn stop_and_continue(carrier: Carrier) {
         fabric.recv_bytes(1, 2, &mut byte, timeout).map(|_| byte)
     };
     assert_eq!(ask(LONG).unwrap(), [42]);
-    victim.signal(Signal::STOP);
-    // Once the system says so, all of its threads have stopped.
-    let pid = Pid::from_child(&victim.child);
-    let status = waitpid(Some(pid), WaitOptions::UNTRACED).unwrap();
-    assert!(status.is_some_and(|(_, status)| status.stopped()), "{status:?}");
+    victim.stop();
     let error = ask(Duration::from_secs(1)).unwrap_err();
     let text = error.to_string();
     assert!(matches!(&error, FabricError::TimedOut { op: "recv", missing, .. } if *missing == [1]), "{text}");
@@ -326,4 +341,21 @@ fn stop_and_continue(carrier: Carrier) {
     let mut byte = [0];
     fabric.recv_bytes(1, 2, &mut byte, LONG).unwrap();
     assert_eq!(ask(LONG).unwrap(), [42]);
+}
+
+#[test]
+fn a_deadline_also_bounds_the_wait_for_a_stopped_senders_memory() {
+    let (fabric, mut victim) = Victim::start("offers", Carrier::Reach);
+    // Its memory is mapped no longer when the messages come.
+    drop(fabric.window(OFFERED, LONG).unwrap());
+    victim.hear("offered");
+    victim.stop();
+    let into = fabric.alloc(OFFERED).unwrap().into_exposed();
+    let error = fabric.recv(1, 1, &into, Duration::from_millis(300)).unwrap_err();
+    assert!(matches!(&error, FabricError::TimedOut { op: "recv", missing, .. } if *missing == [1]), "{error}");
+    // A receive that nobody waits for is tried again and again.
+    let receive = fabric.start_recv(1, 2, &into).unwrap();
+    victim.signal(Signal::CONT);
+    assert_eq!(receive.wait(LONG).unwrap(), OFFERED);
+    assert_eq!(into.into_block().unwrap().as_slice::<u8>(), [7; OFFERED]);
 }
