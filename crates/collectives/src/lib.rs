@@ -35,6 +35,10 @@ mod p2p;
 mod request;
 mod windows;
 
+#[cfg(test)]
+#[path = "../tests/group/ranks.rs"]
+mod ranks;
+
 pub use buffer::{Buffer, Data};
 pub use error::CollectiveError;
 pub use fulmen_kernels::{Complex64, DType, Element, ReduceOp, Unsupported};
