@@ -39,7 +39,7 @@ mod windows;
 #[path = "../tests/group/ranks.rs"]
 mod ranks;
 
-pub use buffer::{Buffer, Data};
+pub use buffer::{Buffer, Data, Outgoing};
 pub use error::CollectiveError;
 pub use fulmen_kernels::{Complex64, DType, Element, ReduceOp, Unsupported};
 pub use group::Group;
