@@ -7,6 +7,7 @@ use std::ops::{Deref, DerefMut};
 use fulmen_kernels::{Element, ValuesMut, as_bytes, copy_from_bytes};
 use fulmen_memory::{Block, Exposed, Plain, Pool, Region};
 
+use crate::p2p::{Message, Parcel};
 use crate::request::{Access, Input, Output};
 
 /// Elements in registered memory: peers reach it, so that collectives need no staging. From [`Group::alloc`].
@@ -111,6 +112,16 @@ impl Memory {
         let exposed = self.block.take()?.into_exposed();
         Some(Lent { memory: self, exposed: Some(exposed) })
     }
+
+    fn fresh(&self, len: usize) -> Option<Block> {
+        self.pool.take(len).ok().or_else(|| private(len))
+    }
+
+    fn copy_of(&self, held: &Exposed) -> Option<Block> {
+        let mut block = self.fresh(held.len())?;
+        held.read(0, block.as_mut_slice());
+        Some(block)
+    }
 }
 
 /// A buffer's memory that peers may write. Unless it is [finished](Lent::finish), the buffer gets other memory.
@@ -131,6 +142,13 @@ impl Lent<'_> {
         self.memory.block = exposed.into_block().ok();
         debug_assert!(self.memory.block.is_some(), "no operation keeps a handle beyond its end");
     }
+
+    /// Gives it back after a message of one's own. Should an operation that was given up still hold it, the buffer gets
+    /// other memory that holds the same; what it had returns to the pool when the operation has ended.
+    pub(crate) fn retire(mut self) {
+        let exposed = self.exposed.take().expect("it is retired once");
+        self.memory.block = exposed.into_block().or_else(|held| self.memory.copy_of(&held).ok_or(())).ok();
+    }
 }
 
 impl Drop for Lent<'_> {
@@ -139,7 +157,7 @@ impl Drop for Lent<'_> {
         let len = exposed.len();
         // A peer that went on after all may write to it whenever it likes, so nobody can ever have it again.
         std::mem::forget(exposed);
-        self.memory.block = self.memory.pool.take(len).ok().or_else(|| private(len));
+        self.memory.block = self.memory.fresh(len);
         self.memory.bytes_mut().fill(0);
     }
 }
@@ -148,6 +166,39 @@ impl Drop for Lent<'_> {
 fn private(len: usize) -> Option<Block> {
     let region = Region::alloc(len.max(64)).ok()?;
     Pool::new(&region).ok()?.take(len).ok()
+}
+
+/// What [`Group::send`](crate::Group::send) takes: a reference to any [`Data`], or a `&mut` [`Buffer`], whose memory the
+/// receiver then reaches.
+pub trait Outgoing: Message {
+    /// The type of its elements.
+    type Element: Element;
+}
+
+impl<D: Data + ?Sized> Outgoing for &D {
+    type Element = D::Element;
+}
+
+impl<D: Data + ?Sized> Message for &D {
+    fn parcel<'a>(self) -> Parcel<'a>
+    where
+        Self: 'a,
+    {
+        Parcel::Plain(self.input().bytes())
+    }
+}
+
+impl<T: Element> Outgoing for &mut Buffer<T> {
+    type Element = T;
+}
+
+impl<T: Element> Message for &mut Buffer<T> {
+    fn parcel<'a>(self) -> Parcel<'a>
+    where
+        Self: 'a,
+    {
+        Parcel::Lent(&mut self.memory)
+    }
 }
 
 /// What operations work on: a [`Buffer`], or plain memory (`[T]`, `Vec<T>`, `[T; N]`).

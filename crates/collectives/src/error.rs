@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fulmen_fabric::{FabricError, OpName};
-use fulmen_kernels::Unsupported;
+use fulmen_kernels::{DType, Unsupported};
 
 /// Why a collective operation failed.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -35,6 +35,18 @@ pub enum CollectiveError {
     /// A peer was lost, the deadline passed, or memory is short. The group is poisoned.
     #[error(transparent)]
     Fabric(#[from] FabricError),
+    /// A message has elements of another type than its receive. Nothing of it was written; the group stays usable.
+    #[error("recv: rank {rank} sent {theirs} with tag {tag} and {mine} is received: send and receive the same type")]
+    Mistyped {
+        /// The sender.
+        rank: u32,
+        /// The tag.
+        tag: u64,
+        /// The type that was to be received.
+        mine: DType,
+        /// The type that was sent.
+        theirs: String,
+    },
     /// The reduction has no meaning for the type. Nothing was done; the group stays usable.
     #[error(transparent)]
     Unsupported(#[from] Unsupported),

@@ -334,6 +334,15 @@ impl Fate<'_> {
     }
 }
 
+#[cfg(test)]
+impl Group {
+    /// What the group does by windows, and how many calls it has begun.
+    pub(crate) fn windows(&self) -> (&Windows, u64) {
+        let Path::Windows(windows) = &self.shared.path else { panic!("the group has no windows") };
+        (windows, self.shared.state.lock().unwrap().sequence)
+    }
+}
+
 impl Drop for Fate<'_> {
     fn drop(&mut self) {
         if !self.over {

@@ -35,7 +35,11 @@ mod p2p;
 mod request;
 mod windows;
 
-pub use buffer::{Buffer, Data};
+#[cfg(test)]
+#[path = "../tests/group/ranks.rs"]
+mod ranks;
+
+pub use buffer::{Buffer, Data, Outgoing};
 pub use error::CollectiveError;
 pub use fulmen_kernels::{Complex64, DType, Element, ReduceOp, Unsupported};
 pub use group::Group;

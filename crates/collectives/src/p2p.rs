@@ -1,60 +1,117 @@
 //! Messages between two ranks of a group.
 
-use fulmen_fabric::OpName;
-use fulmen_kernels::Stores;
+use std::time::Duration;
 
+use fulmen_fabric::{Fabric, FabricError, OpName, TAG_LABEL};
+use fulmen_kernels::{DType, Stores, ValuesMut};
+
+use crate::buffer::{Memory, Outgoing};
+use crate::request::Output;
 use crate::{CollectiveError, Data, Element, Group};
 
 /// The tags that programs may use are below this one; those above are the group's own.
 const TAGS: u64 = 1 << 48;
 
+/// Bytes up to which a message out of a buffer, or into one, goes by the stack.
+const SHORT: usize = 256;
+
+/// How [`Outgoing`] gives its memory. Not nameable outside, so that nobody else implements it.
+pub trait Message {
+    fn parcel<'a>(self) -> Parcel<'a>
+    where
+        Self: 'a;
+}
+
+/// What is sent.
+pub enum Parcel<'a> {
+    Plain(&'a [u8]),
+    Lent(&'a mut Memory),
+}
+
 impl Group {
     /// Sends elements to another rank, which receives them with the same tag. Messages of one tag arrive in order.
     ///
-    /// Returns when `data` may be used for other things; the receiver may not have called [`Group::recv`] yet. Does not
-    /// poison the group when it fails.
+    /// Returns when `data` may be used for other things. That may be before the receiver has called [`Group::recv`], except
+    /// for a [`Buffer`](crate::Buffer) that is lent (`&mut buffer`) and has at least
+    /// [`Flow::rendezvous`](fulmen_fabric::Flow) bytes: it is moved without a copy into memory of the fabric's, straight
+    /// into the receiver's, and the send ends when that is done. Everything else goes in frames. What `data` holds stays as
+    /// it is. A send that fails does not poison the group.
     ///
     /// # Errors
-    /// [`CollectiveError::Fabric`]; [`CollectiveError::Invalid`] for a tag of 2^48 or more.
-    pub fn send<S: Data + ?Sized>(&self, data: &S, to: u32, tag: u64) -> Result<(), CollectiveError> {
-        let tag = check_tag("send", tag)?;
-        Ok(self.fabric().send_bytes(to, tag, data.input().bytes(), self.deadline())?)
+    /// [`CollectiveError::Fabric`], also if the receiver is seen to take a shorter message or another type;
+    /// [`CollectiveError::Invalid`] for a tag of 2^48 or more.
+    pub fn send<S: Outgoing>(&self, data: S, to: u32, tag: u64) -> Result<(), CollectiveError> {
+        let tag = typed("send", tag, S::Element::DTYPE)?;
+        let (fabric, deadline) = (self.fabric(), self.deadline());
+        let memory = match data.parcel() {
+            Parcel::Plain(bytes) => return Ok(fabric.send_bytes(to, tag, bytes, deadline)?),
+            Parcel::Lent(memory) => memory,
+        };
+        if memory.bytes().len() <= SHORT {
+            return Ok(fabric.send_bytes(to, tag, memory.bytes(), deadline)?);
+        }
+        let Some(lent) = memory.lend() else { unreachable!("it has bytes") };
+        let sent = fabric.send(to, tag, lent.exposed(), deadline);
+        lent.retire();
+        Ok(sent?)
     }
 
-    /// Receives a message of another rank. Returns how many elements it had: as many as `data` has, or fewer.
+    /// Receives the oldest message with this tag of another rank. Returns how many elements it had: as many as `data` has,
+    /// or fewer.
     ///
     /// # Errors
-    /// [`CollectiveError::Fabric`] (also when the message is longer than `data`); [`CollectiveError::Invalid`] for a tag
-    /// of 2^48 or more, and for a message that ends inside an element.
+    /// [`CollectiveError::Mistyped`] for a message of another type, and [`CollectiveError::Fabric`], also for one that is
+    /// longer than `data`: both take the message away and write nothing. [`CollectiveError::Invalid`] for a tag of 2^48 or
+    /// more.
     pub fn recv<D: Data + ?Sized>(&self, data: &mut D, from: u32, tag: u64) -> Result<usize, CollectiveError> {
-        let tag = check_tag("recv", tag)?;
+        let typed = typed("recv", tag, D::Element::DTYPE)?;
         let (fabric, deadline) = (self.fabric(), self.deadline());
         let mut output = data.output();
-        let mut values = output.values();
-        let len = if let Some(bytes) = values.bytes_mut() {
-            fabric.recv_bytes(from, tag, bytes, deadline)?
+        let received = if let Output::Buffer(memory) = &mut output
+            && memory.bytes().len() > SHORT
+            && let Some(lent) = memory.lend()
+        {
+            let received = fabric.recv(from, typed, lent.exposed(), deadline);
+            lent.retire();
+            received
         } else {
-            // Whatever bytes come, they become bools.
-            let mut bytes = vec![0; values.len()];
-            let len = fabric.recv_bytes(from, tag, &mut bytes, deadline)?;
-            values.part(0..len).copy_from(&bytes[..len], Stores::Cached);
-            len
+            receive_plain(fabric, from, typed, output.values(), deadline)
         };
-        let size = size_of::<D::Element>();
-        if !len.is_multiple_of(size) {
-            let problem = format!(
-                "rank {from} sent {len} bytes, which are no whole number of {}: send and receive the same type",
-                D::Element::DTYPE
-            );
-            return Err(CollectiveError::invalid("recv", problem));
+        match received {
+            Ok(len) => Ok(len / size_of::<D::Element>()),
+            Err(FabricError::Mislabelled { label, .. }) => {
+                let theirs = label.checked_sub(1).and_then(|dtype| DType::try_from(dtype).ok());
+                let theirs = theirs.map_or_else(|| "bytes".to_owned(), |dtype| dtype.to_string());
+                Err(CollectiveError::Mistyped { rank: from, tag, mine: D::Element::DTYPE, theirs })
+            }
+            Err(other) => Err(other.into()),
         }
-        Ok(len / size)
     }
 }
 
-fn check_tag(operation: OpName, tag: u64) -> Result<u64, CollectiveError> {
+/// Receives into plain memory.
+fn receive_plain(
+    fabric: &Fabric,
+    from: u32,
+    tag: u64,
+    mut values: ValuesMut<'_>,
+    deadline: Duration,
+) -> Result<usize, FabricError> {
+    if let Some(bytes) = values.bytes_mut() {
+        return fabric.recv_bytes(from, tag, bytes, deadline);
+    }
+    // Whatever bytes come, they become bools.
+    let mut bytes = vec![0; values.len()];
+    let len = fabric.recv_bytes(from, tag, &mut bytes, deadline)?;
+    values.part(0..len).copy_from(&bytes[..len], Stores::Cached);
+    Ok(len)
+}
+
+/// The tag of a message of elements of a type.
+fn typed(operation: OpName, tag: u64, dtype: DType) -> Result<u64, CollectiveError> {
     if tag < TAGS {
-        return Ok(tag);
+        // Label 0 is that of what the fabric sends by itself.
+        return Ok(tag | (dtype as u64 + 1) << TAG_LABEL.trailing_zeros());
     }
     Err(CollectiveError::invalid(operation, format!("tag {tag} is too large: use one below {TAGS}")))
 }

@@ -96,9 +96,21 @@ pub enum FabricError {
         /// Bytes that the receive takes.
         room: u64,
     },
-    /// The receiver had less room than the message has bytes.
+    /// The message is of another kind than the receive asked for. Nothing of it was written.
+    #[error("{op}: the message from rank {rank} ({link}) has the label {label}: send and receive the same kind")]
+    Mislabelled {
+        /// The operation.
+        op: OpName,
+        /// The sender.
+        rank: u32,
+        /// What connects it.
+        link: LinkKind,
+        /// The label in the message's tag.
+        label: u8,
+    },
+    /// The receiver asked for a shorter message, or one of another kind.
     #[error(
-        "{op}: rank {rank} ({link}) receives this message of {len} bytes into less memory: let both agree on the length"
+        "{op}: rank {rank} ({link}) receives something else than this message of {len} bytes: let both agree on type and length"
     )]
     Refused {
         /// The operation.

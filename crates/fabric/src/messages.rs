@@ -1,6 +1,7 @@
 //! Tagged messages between two ranks.
 //!
-//! A receive takes the oldest message of its tag from its rank. Short messages go out at once; a message out of registered
+//! A receive takes the oldest message of its tag from its rank. Eight bits of a tag ([`TAG_LABEL`](crate::TAG_LABEL)) do not
+//! choose the message but say what it is: a receive that meets a message of another label fails. Short messages go out at once; a message out of registered
 //! memory (the [pool](Fabric::pool), a [window](Fabric::window)) of at least [`Flow::rendezvous`](crate::Flow) bytes moves
 //! with one copy, made by the receiver, and its send ends when that is done; other long ones go in frames, and their send
 //! ends with the last frame. A rank keeps up to [`Flow::unexpected`](crate::Flow) bytes of messages that nobody has asked
@@ -84,7 +85,7 @@ impl Fabric {
     ///
     /// # Errors
     /// [`FabricError::NoSuchRank`], [`FabricError::PeerLost`], [`FabricError::TimedOut`], [`FabricError::Truncated`] for
-    /// a message that does not fit, of which nothing is written, and [`FabricError::Cancelled`] if the sender gave up
+    /// a message that does not fit and [`FabricError::Mislabelled`] for one of another label, of which nothing is written, and [`FabricError::Cancelled`] if the sender gave up
     /// midway. After an error nothing is written any more; a device that is at it keeps the memory in use until it is done.
     pub fn recv(&self, from: u32, tag: u64, into: &Exposed, timeout: Duration) -> Result<usize, FabricError> {
         let op = self.begin_recv("recv", from, tag, into)?;
@@ -243,6 +244,7 @@ impl Fabric {
         let link = self.link_kind();
         outcome.map(|len| len as usize).map_err(|error| match error {
             OpError::Truncated { len, room } => FabricError::Truncated { op, rank, link, len, room },
+            OpError::Mislabelled { label } => FabricError::Mislabelled { op, rank, link, label },
             OpError::Refused { len } => FabricError::Refused { op, rank, link, len },
             OpError::Cancelled => FabricError::Cancelled { op, rank, link },
             OpError::Unreachable => {

@@ -24,7 +24,9 @@
 
 mod init;
 
-pub use fulmen_collectives::{Buffer, CollectiveError, Complex64, DType, Data, Element, Group, ReduceOp, Unsupported};
+pub use fulmen_collectives::{
+    Buffer, CollectiveError, Complex64, DType, Data, Element, Group, Outgoing, ReduceOp, Unsupported,
+};
 pub use fulmen_fabric::{Fabric, FabricError, FabricOptions, LinkKind, Loss, PollPolicy, launch};
 pub use half::{bf16, f16};
 pub use init::{InitError, Options, init};

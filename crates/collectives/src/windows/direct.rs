@@ -48,6 +48,7 @@ impl Windows {
         self.window.local().words()[Counter::Done.word()].store(ongoing.sequence, Ordering::Release);
         ongoing.owes_ring = true;
         self.await_counter(ongoing, Counter::Done, ongoing.sequence)?;
+        self.settle(ongoing);
         // Before the caller hands memory back: a peer that gave up on this rank may have used its own for other things.
         self.check_poison(ongoing.sequence)
     }

@@ -14,6 +14,8 @@
 mod direct;
 mod layout;
 mod staged;
+#[cfg(test)]
+mod tests;
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::task::Poll;
@@ -130,17 +132,17 @@ impl Windows {
             self.announce_with_data(request, ongoing);
             self.agree(&request.call, ongoing)?;
             self.complete_from_slots(request, ongoing.sequence, longest);
+            self.settle(ongoing);
+            self.check_poison(ongoing.sequence)
         } else if request.call.kind == Kind::AllReduce {
-            self.all_reduce(request, ongoing, progress)?;
+            self.all_reduce(request, ongoing, progress)
         } else {
             let agreed = self.announce_places(&request.call, self.own_places(request), ongoing)?;
             match self.contributions(&request.call, &agreed) {
-                Some(inputs) => self.pull(request, ongoing, &inputs)?,
-                None => self.staged(request, ongoing, progress)?,
+                Some(inputs) => self.pull(request, ongoing, &inputs),
+                None => self.staged(request, ongoing, progress),
             }
         }
-        self.settle(ongoing);
-        self.check_poison(ongoing.sequence)
     }
 
     /// The words of a rank's part.
@@ -194,7 +196,12 @@ impl Windows {
             }
         }
         self.announce(line, call.encode(flags), ongoing);
-        self.agree(call, ongoing)
+        let agreed = self.agree(call, ongoing)?;
+        // A rank that came last found all announced: the others may be parked, and this one has long work to do.
+        self.settle(ongoing);
+        #[cfg(test)]
+        tests::agreed(ongoing);
+        Ok(agreed)
     }
 
     #[inline]
@@ -333,7 +340,7 @@ impl Windows {
     /// Fails if a peer has failed in this call or before it.
     fn check_poison(&self, sequence: u64) -> Result<(), CollectiveError> {
         // What was read of the peers' memory was read before the marks are.
-        fence(Ordering::SeqCst);
+        fence(Ordering::Acquire);
         for peer in self.peers() {
             let failed = self.words(peer)[layout::POISON / 8].load(Ordering::Acquire);
             if failed != 0 && failed <= sequence {

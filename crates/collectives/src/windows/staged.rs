@@ -69,7 +69,7 @@ impl Windows {
             }
         }
         progress.pieces = base + pieces;
-        Ok(())
+        self.check_poison(ongoing.sequence)
     }
 
     /// Puts this rank's piece on its stage, as soon as nobody needs what lay there.

@@ -2,5 +2,6 @@
 
 mod failures;
 mod messages;
+mod ranks;
 mod reference;
 mod world;

@@ -1,42 +1,10 @@
-//! Ranks as threads, each with a session, a node, a fabric and a group of its own.
-
-use std::net::{Ipv4Addr, SocketAddr};
-use std::thread;
-use std::time::Duration;
+//! Groups of ranks that are threads of this process.
 
 use fulmen_collectives::Group;
-use fulmen_fabric::bootstrap::Options;
-use fulmen_fabric::{Coordinator, Fabric, FabricOptions, JoinConfig, Providers, Secret, Session};
-use fulmen_reach::Node;
-use fulmen_soft::{Profile, SoftDevice};
+use fulmen_fabric::Fabric;
+use fulmen_soft::Profile;
 
-/// Never reached when all is well.
-pub const LONG: Duration = Duration::from_secs(120);
-
-/// Runs `body` on `size` ranks that map one another's memory, or have devices of a profile.
-fn start<T: Send>(size: u32, profile: Option<Profile>, body: impl Fn(Fabric) -> T + Sync) -> Vec<T> {
-    let secret = Secret::generate().unwrap();
-    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    let coordinator = Coordinator::bind(address, size, secret.clone(), Options::default()).unwrap().serve().unwrap();
-    let coordinator_address = coordinator.local_addr();
-    thread::scope(|scope| {
-        let rank = |rank| {
-            let (body, secret) = (&body, secret.clone());
-            scope.spawn(move || {
-                let config = JoinConfig { coordinator: coordinator_address, rank, size, secret, deadline: LONG };
-                let session = Session::join(&config).unwrap();
-                let windows = profile.is_none();
-                let options = FabricOptions { pool: 64 << 20, timeout: LONG, windows, ..FabricOptions::default() };
-                let node = Node::open().unwrap();
-                let devices = profile.map(|profile| SoftDevice::open(&node, profile).unwrap());
-                let providers = Providers { node: Some(node), devices: devices.into_iter().collect() };
-                body(Fabric::start(session, options, providers).unwrap())
-            })
-        };
-        let ranks: Vec<_> = (0..size).map(rank).collect();
-        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
-    })
-}
+use crate::ranks::start;
 
 /// Runs `body` on `size` ranks that map one another's memory.
 pub fn run<T: Send>(size: u32, body: impl Fn(Fabric) -> T + Sync) -> Vec<T> {

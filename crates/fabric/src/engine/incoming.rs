@@ -5,7 +5,7 @@ use super::frame::{
     STREAM, Status,
 };
 use super::link::{Control, Inbound, Lent, Link};
-use super::matching::{Unexpected, UnexpectedBody};
+use super::matching::{Unexpected, UnexpectedBody, meets};
 use super::moves::Posting;
 use super::ops::{Named, Op, OpId, Recv, RecvPhase, SendPhase, Source, Target};
 use super::{OpError, Place, ProtocolError};
@@ -88,7 +88,7 @@ impl Link {
         let len = (frame.len() - PREFIX) as u64;
         match self.take_posted(tag) {
             Some(op) => {
-                if self.begin_filling(op, len, 0) {
+                if self.begin_filling(op, tag, len, 0) {
                     self.deliver(op, frame, PREFIX, lent);
                 }
             }
@@ -165,7 +165,7 @@ impl Link {
         let (got, total) = (fragment.payload, fragment.total);
         let whole = got == total;
         match self.take_posted(tag) {
-            Some(op) if self.begin_filling(op, total, peer_op) => {
+            Some(op) if self.begin_filling(op, tag, total, peer_op) => {
                 self.inbound = if whole { Inbound::Nothing } else { Inbound::Op(op) };
                 self.deliver(op, frame, FRAGMENT_HEADER, lent);
             }
@@ -235,7 +235,7 @@ impl Link {
             return Err(ProtocolError::Malformed { what: "an offer of nothing" });
         }
         match self.take_posted(tag) {
-            Some(op) => self.accept(op, peer_op, len, place),
+            Some(op) => self.accept(op, tag, peer_op, len, place),
             None => {
                 let message = Unexpected { tag, body: UnexpectedBody::Offer { peer_op, len, place } };
                 self.kept += message.weight();
@@ -350,7 +350,7 @@ impl Link {
     }
 
     fn take_posted(&mut self, tag: u64) -> Option<OpId> {
-        let at = self.posted.iter().position(|(posted, _)| *posted == tag)?;
+        let at = self.posted.iter().position(|(posted, _)| meets(*posted, tag))?;
         self.posted.remove(at).map(|(_, op)| op)
     }
 

@@ -2,7 +2,7 @@ use std::collections::VecDeque;
 use std::task::Poll;
 
 use super::frame::Status;
-use super::matching::{Unexpected, UnexpectedBody};
+use super::matching::{Unexpected, UnexpectedBody, meets};
 use super::moves::Posting;
 use super::ops::{Op, OpId, Ops, Recv, RecvPhase, Send, SendPhase, Source, Target};
 use super::{Config, OpError};
@@ -158,8 +158,8 @@ impl Link {
     /// Starts to receive a message.
     pub fn recv(&mut self, tag: u64, target: Target) -> OpId {
         let phase = RecvPhase::Posted;
-        let op = self.ops.add(Op::Recv(Recv { target, phase, stash: Vec::new(), drained: 0 }));
-        if let Some(at) = self.unexpected.iter().position(|message| message.tag == tag) {
+        let op = self.ops.add(Op::Recv(Recv { tag, target, phase, stash: Vec::new(), drained: 0 }));
+        if let Some(at) = self.unexpected.iter().position(|message| meets(message.tag, tag)) {
             self.take_unexpected(op, at);
         } else if let Some(error) = self.over() {
             self.ops.finish(op, Err(error));

@@ -3,8 +3,8 @@
 use super::frame::Status;
 use super::link::{Control, Inbound, Link};
 use super::moves::Posting;
-use super::ops::{Op, OpId, RecvPhase, Target};
-use super::{OpError, Place, RESERVE, Rendezvous};
+use super::ops::{Op, OpId, Recv, RecvPhase, Target};
+use super::{LABEL, OpError, Place, RESERVE, Rendezvous};
 
 /// A message that no receive has asked for yet.
 #[derive(Debug)]
@@ -21,6 +21,12 @@ pub(super) enum UnexpectedBody {
     Offer { peer_op: u64, len: u64, place: Place },
 }
 
+/// Whether a message and a receive of these tags belong together.
+#[inline]
+pub(super) fn meets(one: u64, other: u64) -> bool {
+    (one ^ other) & !LABEL == 0
+}
+
 impl Unexpected {
     /// What it counts towards the bound.
     pub(super) fn weight(&self) -> u64 {
@@ -32,15 +38,25 @@ impl Unexpected {
     }
 }
 
+impl Recv {
+    /// Refuses a message that is another thing than this receive asked for, or longer.
+    fn takes(&self, tag: u64, len: u64) -> Result<(), OpError> {
+        if tag != self.tag {
+            return Err(OpError::Mislabelled { label: (tag >> LABEL.trailing_zeros()) as u8 });
+        }
+        let room = self.target.room();
+        if len > room { Err(OpError::Truncated { len, room }) } else { Ok(()) }
+    }
+}
+
 impl Link {
     /// A posted receive or a new one has met an offer.
-    pub(super) fn accept(&mut self, op: OpId, peer_op: u64, len: u64, place: Place) {
+    pub(super) fn accept(&mut self, op: OpId, tag: u64, peer_op: u64, len: u64, place: Place) {
         let rendezvous = self.config.rendezvous;
         let Op::Recv(recv) = self.ops.get(op) else { unreachable!("only receives accept") };
-        let room = recv.target.room();
-        if len > room {
+        if let Err(unfit) = recv.takes(tag, len) {
             self.control.push_back(Control::Fin { op: peer_op, status: Status::Truncated, len });
-            self.ops.finish(op, Err(OpError::Truncated { len, room }));
+            self.ops.finish(op, Err(unfit));
             return;
         }
         match (rendezvous, &recv.target) {
@@ -66,11 +82,11 @@ impl Link {
         let newest = at == self.unexpected.len();
         let weight = message.weight();
         match message.body {
-            UnexpectedBody::Offer { peer_op, len, place } => self.accept(op, peer_op, len, place),
+            UnexpectedBody::Offer { peer_op, len, place } => self.accept(op, message.tag, peer_op, len, place),
             UnexpectedBody::Bytes { bytes, total, peer_op } => {
                 let got = bytes.len() as u64;
                 let incoming = newest && self.inbound == Inbound::Unexpected;
-                if self.begin_filling(op, total, peer_op) {
+                if self.begin_filling(op, message.tag, total, peer_op) {
                     self.inbound = if incoming { Inbound::Op(op) } else { self.inbound };
                     self.fill(op, bytes);
                 } else if incoming {
@@ -112,12 +128,11 @@ impl Link {
         self.owed >= enough
     }
 
-    /// Prepares a receive for a message of `total` bytes; false if that is too long, which ends the receive.
-    pub(super) fn begin_filling(&mut self, op: OpId, total: u64, peer_op: u64) -> bool {
+    /// Prepares a receive for a message of `total` bytes; false if it does not fit, which ends the receive.
+    pub(super) fn begin_filling(&mut self, op: OpId, tag: u64, total: u64, peer_op: u64) -> bool {
         let Op::Recv(recv) = self.ops.get(op) else { unreachable!("only receives are filled") };
-        let room = recv.target.room();
-        if total > room {
-            self.ops.finish(op, Err(OpError::Truncated { len: total, room }));
+        if let Err(unfit) = recv.takes(tag, total) {
+            self.ops.finish(op, Err(unfit));
             if total > self.config.eager() as u64 {
                 self.control.push_back(Control::Fin { op: peer_op, status: Status::Truncated, len: total });
             }

@@ -14,9 +14,10 @@
 //!
 //! # Messages
 //!
-//! A receive takes the oldest message of its tag; of several receives with one tag, the first posted is first. Lengths have
+//! A receive takes the oldest message of its tag, whatever the [`LABEL`] in it; of several receives with one tag, the first posted is first. Lengths have
 //! 64 bits. A message longer than its receive is [`OpError::Truncated`] there, and nothing of it is written; its sender is
-//! told ([`OpError::Refused`]) if it still waits: a message that fits in one frame has been sent as soon as it is in it.
+//! told ([`OpError::Refused`]) if it still waits: a message that fits in one frame has been sent as soon as it is in it. The
+//! same goes for a message whose label is another one than its receive's ([`OpError::Mislabelled`]).
 //!
 //! - *Eager*: it goes out at once, in one frame or in consecutive fragments. A message that nobody has asked for yet is kept
 //!   (up to [`Config::unexpected`] bytes on a link; 64 bytes are added for each). Beyond that, no credits are given back,
@@ -54,6 +55,9 @@ pub use link::{Cancel, Lent, Link};
 pub use moves::{Copy, Into, Posting};
 pub use ops::{OpId, Source, Target};
 pub use outgoing::{Body, Outgoing};
+
+/// The bits of a tag that say what a message is, and not which one.
+pub const LABEL: u64 = 0xff << 48;
 
 /// Credits that messages leave for other frames.
 pub const RESERVE: u16 = 8;
@@ -119,8 +123,14 @@ pub enum OpError {
         /// Bytes that the receive takes.
         room: u64,
     },
-    /// The receive that met this message was shorter.
-    #[error("the receiver takes less than the {len} bytes of this message")]
+    /// The message has another label than the receive.
+    #[error("the message has the label {label}")]
+    Mislabelled {
+        /// The message's.
+        label: u8,
+    },
+    /// The receive that met this message was shorter, or had another label.
+    #[error("the receiver takes no such message of {len} bytes")]
     Refused {
         /// Bytes of the message.
         len: u64,

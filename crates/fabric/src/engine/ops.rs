@@ -112,6 +112,7 @@ pub(super) enum SendPhase {
 
 #[derive(Debug)]
 pub(super) struct Recv {
+    pub tag: u64,
     pub target: Target,
     pub phase: RecvPhase,
     /// Bytes of the message that wait for the thread that lends the target, from `drained` on.

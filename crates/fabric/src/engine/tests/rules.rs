@@ -160,6 +160,38 @@ fn the_sender_of_fragments_hears_that_they_do_not_fit_and_the_link_goes_on() {
 }
 
 #[test]
+fn a_message_of_another_label_meets_its_receive_and_ends_it() {
+    let labelled = |label: u64| 5 | label << LABEL.trailing_zeros();
+    for rendezvous in [Rendezvous::Mapped, Rendezvous::Matched] {
+        // One frame, fragments, an offer; before and after its receive.
+        for (len, offered) in [(10, false), (100_000, false), (100_000, true)] {
+            for early in [false, true] {
+                let (mut one, mut other) = pair(rendezvous);
+                let target = || Target::Memory { memory: memory(100_000), direct: false };
+                let early = early.then(|| other.recv(labelled(2), target()));
+                let source = match offered {
+                    true => Source::Offered { memory: memory(len), place: Place::default() },
+                    false => Source::Memory(memory(len)),
+                };
+                let send = one.send(labelled(1), source);
+                let first = frame(&mut one, &Lent::Nothing).unwrap();
+                other.receive(first.as_slice(), &mut Lent::Nothing).unwrap();
+                let recv = early.unwrap_or_else(|| other.recv(labelled(2), target()));
+                assert_eq!(outcome(&mut other, recv), Some(Err(OpError::Mislabelled { label: 1 })));
+                carry(&mut other, &mut one);
+                let refused = if len == 10 { Ok(10) } else { Err(OpError::Refused { len: len as u64 }) };
+                assert_eq!(outcome(&mut one, send), Some(refused));
+                // Another one of the tag is not held up.
+                one.send(labelled(2), Source::Memory(memory(10)));
+                let next = other.recv(labelled(2), target());
+                carry(&mut one, &mut other);
+                assert_eq!(outcome(&mut other, next), Some(Ok(10)));
+            }
+        }
+    }
+}
+
+#[test]
 fn lent_bytes_go_only_with_their_thread() {
     let (mut one, mut other) = pair(Rendezvous::Mapped);
     let bytes = [9; 1000];
