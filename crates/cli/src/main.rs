@@ -50,12 +50,12 @@ fn main() -> ExitCode {
     };
     let verbose = cli.verbose;
     let outcome = match cli.command {
-        Command::Run(args) => logging::start(verbose).and_then(|()| run::run(args)),
-        Command::Demo(args) => logging::start(verbose).and_then(|()| demo::demo(args, verbose)),
-        Command::Bench(args) => logging::start(verbose).and_then(|()| bench::bench(args, verbose)),
-        Command::Devices(args) => logging::start(verbose).and_then(|()| devices::devices(args)),
-        Command::BenchRank(spec) => logging::start(verbose).and_then(|()| bench::rank(spec)),
-        Command::DemoRank => logging::start(verbose).and_then(|()| demo::rank()),
+        Command::Run(args) => logged(verbose, || run::run(args)),
+        Command::Demo(args) => logged(verbose, || demo::demo(args, verbose)),
+        Command::Bench(args) => logged(verbose, || bench::bench(args, verbose)),
+        Command::Devices(args) => logged(verbose, || devices::devices(args)),
+        Command::BenchRank(spec) => logged(verbose, || bench::rank(spec)),
+        Command::DemoRank => logged(verbose, demo::rank),
         // These two run inside a rank, whose standard error belongs to the rank's program: they keep no log.
         Command::Supervise(args) => run::supervise(args),
         Command::Start(args) => run::start(args),
@@ -66,11 +66,19 @@ fn main() -> ExitCode {
     })
 }
 
+/// Runs a command that keeps a log.
+fn logged(verbose: u8, command: impl FnOnce() -> anyhow::Result<ExitCode>) -> anyhow::Result<ExitCode> {
+    logging::start(verbose)?;
+    let outcome = command();
+    logging::finish();
+    outcome
+}
+
 /// The code of an error that no rank has made.
 fn exit_code(error: &anyhow::Error) -> u8 {
     match error.downcast_ref::<run::RunError>() {
         Some(error) => error.exit_code(),
-        None if error.is::<bench::BenchError>() => 2,
+        None if error.is::<bench::BenchError>() || error.is::<logging::FilterError>() => 2,
         None => 1,
     }
 }

@@ -305,8 +305,8 @@ impl Launcher {
         if signal == Signal::CHILD {
             return;
         }
-        tracing::info!(signal = name(signal.as_raw()), "passed on to all ranks");
         self.send(signal);
+        tracing::info!(signal = name(signal.as_raw()), "passed on to all ranks");
         if asks_to_end(signal) {
             self.asked = Some((signal, Instant::now()));
         }

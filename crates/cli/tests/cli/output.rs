@@ -2,8 +2,14 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
 
-use crate::support::{fulmen, ranks, shell};
+use rustix::fs::{OFlags, fcntl_setfl};
+use rustix::process::Signal;
+
+use crate::support::{FULMEN, LIMIT, fulmen, ranks, shell, start_with, wait_until};
 
 #[test]
 fn lines_are_labelled_and_streams_stay_apart() {
@@ -94,8 +100,52 @@ fn the_filter_of_logs_comes_from_the_environment() {
     let debug = with("debug");
     assert!(debug.code == Some(0) && debug.err.contains("started"), "{}", debug.err);
     let wrong = with("a=b=c");
-    assert_eq!((wrong.code, wrong.messages().len()), (Some(1), 1), "{}", wrong.err);
+    assert_eq!((wrong.code, wrong.messages().len()), (Some(2), 1), "{}", wrong.err);
     assert!(wrong.err.contains("FULMEN_LOG=a=b=c"), "{}", wrong.err);
+    let wrong = shell("export FULMEN_LOG=$(printf '\\377'); exec \"$FULMEN\" run -n 1 true").end();
+    assert_eq!((wrong.code, wrong.messages().len()), (Some(2), 1), "{}", wrong.err);
+}
+
+#[test]
+fn logs_that_cannot_be_written_are_no_failure() {
+    let ended = shell("exec \"$FULMEN\" -vv run -n 2 true 2> /dev/full").end();
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+}
+
+#[test]
+fn a_standard_error_that_nobody_reads_does_not_hold_up_a_run() {
+    for options in [&["run"][..], &["-vv", "run"]] {
+        // Whatever is written to it has to wait.
+        let (_unread, full) = full_pipe();
+        let mut command = Command::new(FULMEN);
+        command.args(options).args(["-n", "2", "--", "/bin/sh", "-c"]);
+        command.arg("echo at $FULMEN_COORDINATOR; echo ready; exec sleep 1000");
+        let mut run = start_with(&mut command, Stdio::null(), Stdio::from(full));
+        let out = run.wait_for("ready\n", 2);
+        // The coordinator has something to log, too.
+        let address = out.lines().find_map(|line| line.strip_prefix("[0] at ")).expect("the coordinator's address");
+        let mut stranger = TcpStream::connect(address).unwrap();
+        stranger.set_read_timeout(Some(LIMIT)).unwrap();
+        stranger.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
+        let _ = stranger.read(&mut [0]);
+        // The first ends the ranks; one after that says that nobody waits for the output any more.
+        wait_until("the end", || {
+            run.send(Signal::TERM);
+            run.has_ended()
+        });
+        assert_eq!(run.wait_exit().code(), Some(143));
+        run.wait_gone();
+    }
+}
+
+/// A pipe that takes not one byte more.
+fn full_pipe() -> (io::PipeReader, io::PipeWriter) {
+    let (reader, mut writer) = io::pipe().unwrap();
+    fcntl_setfl(&writer, OFlags::NONBLOCK).unwrap();
+    while writer.write(&[b'x'; 1 << 16]).is_ok() {}
+    while writer.write(b"x").is_ok() {}
+    fcntl_setfl(&writer, OFlags::empty()).unwrap();
+    (reader, writer)
 }
 
 #[test]
