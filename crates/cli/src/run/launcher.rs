@@ -19,17 +19,18 @@ use super::meeting::Meeting;
 use super::rank::Rank;
 use super::relay::{Relay, Source, Target};
 use super::signals::{Signals, asks_to_end, name, time_left};
-use super::verdict::{Ending, Seconds, name_ranks};
+use super::verdict::{Ending, Seconds, first_failure, name_ranks};
 use super::{Job, Output, RunError, processes};
 use crate::output::Stream;
 
-/// How long to wait, after the first report of a failure, for one that came before it. Ranks that notice another's end give up
-/// within moments, and on a busy machine their report may overtake its.
-const SETTLE: Duration = Duration::from_millis(100);
+/// How long to wait at most, after the first report of a failure, for the report of one that caused it. Ranks that notice
+/// another's end give up within moments, and on a busy machine their report may overtake its. The wait delays a message,
+/// and nothing else: the other ranks are asked to end at once.
+const SETTLE: Duration = Duration::from_secs(5);
 
 /// How long a supervisor may take to end after its rank was killed. It gives up on its own before; only one that was stopped
 /// or hangs inside the system takes longer, and is killed then.
-const ABANDON: Duration = Duration::from_secs(10);
+const ABANDON: Duration = Duration::from_secs(60);
 
 /// How often adopted processes are looked through while they vanish.
 const LOOK: Duration = Duration::from_millis(20);
@@ -83,9 +84,10 @@ pub fn run(mut job: Job) -> anyhow::Result<u8> {
         time_limit: job.timeout.and_then(|limit| Some((began.checked_add(limit)?, limit))),
         grace: job.grace,
         asked: None,
-        judge_at: None,
+        failure: None,
         code: None,
         kill_at: None,
+        killed_at: None,
         abandon_at: None,
         lost: false,
     };
@@ -132,16 +134,26 @@ struct Launcher {
     grace: Duration,
     /// The last signal that asked the ranks to end, and when it was passed on.
     asked: Option<(Signal, Instant)>,
-    /// When it is decided who failed first, once somebody has.
-    judge_at: Option<Instant>,
-    /// The exit code, once the run has failed and is being ended.
+    /// A rank has failed, but it is not decided yet which one did so first.
+    failure: Option<Failure>,
+    /// The exit code, once it is decided.
     code: Option<u8>,
     /// When the ranks get SIGKILL.
     kill_at: Option<Instant>,
+    /// When they got it, on the clock of reports: how a rank ends after that says nothing about it.
+    killed_at: Option<Duration>,
     /// When supervisors that are still there get SIGKILL.
     abandon_at: Option<Instant>,
     /// A supervisor was killed, so that its orphans came here.
     lost: bool,
+}
+
+/// A failure that is still to be judged.
+struct Failure {
+    /// When it is judged at the latest.
+    judge_at: Instant,
+    /// How many other ranks were there to be ended.
+    others: usize,
 }
 
 impl Launcher {
@@ -164,8 +176,9 @@ impl Launcher {
 
     /// Waits for the next thing to do, and gives the ranks that have something to say.
     fn wait(&self) -> io::Result<Vec<usize>> {
-        let limit = self.time_limit.map(|(at, _)| at).filter(|_| self.code.is_none() && self.judge_at.is_none());
-        let until = [limit, self.judge_at, self.kill_at, self.abandon_at].into_iter().flatten().min();
+        let limit = self.time_limit.map(|(at, _)| at).filter(|_| self.code.is_none() && self.failure.is_none());
+        let judge_at = self.failure.as_ref().map(|failure| failure.judge_at);
+        let until = [limit, judge_at, self.kill_at, self.abandon_at].into_iter().flatten().min();
         let mut fds = vec![PollFd::new(self.signals.socket(), PollFlags::IN)];
         let mut indices = Vec::new();
         for (index, rank) in self.ranks.iter().enumerate() {
@@ -198,7 +211,7 @@ impl Launcher {
         Ok(())
     }
 
-    /// Decides who failed first, and has the others ended.
+    /// Has the others ended when one fails, and decides who failed first.
     fn judge(&mut self) {
         let all_ended = self.ranks.iter().all(|rank| rank.ending.is_some());
         if all_ended {
@@ -207,18 +220,18 @@ impl Launcher {
         if self.code.is_some() {
             return;
         }
-        let failed = self.ranks.iter().enumerate().filter_map(|(index, rank)| {
-            rank.ending.filter(|(ending, _)| !ending.is_success()).map(|(ending, at)| (at, index, ending))
-        });
-        let Some((at, index, ending)) = failed.min_by_key(|&(at, index, ending)| (!ending.is_sudden(), at, index))
-        else {
+        let endings = self.ranks.iter().map(|rank| rank.ending);
+        let Some((index, ending, at)) = first_failure(endings, self.killed_at) else { return };
+        if self.failure.is_none() {
+            let others = self.ranks.iter().filter(|rank| rank.ending.is_none()).count();
+            self.failure = Some(Failure { judge_at: Instant::now() + SETTLE, others });
+            self.end_others();
+        }
+        // Nothing that is still to be reported can change the verdict.
+        let decided = all_ended || ending.is_sudden() || self.killed_at.is_some();
+        let Some(failure) = self.failure.take_if(|failure| decided || Instant::now() >= failure.judge_at) else {
             return;
         };
-        let judge_at = *self.judge_at.get_or_insert_with(|| Instant::now() + SETTLE);
-        if !all_ended && Instant::now() < judge_at {
-            return;
-        }
-        self.judge_at = None;
         self.code = Some(ending.exit_code());
         let passed_on = match (ending, self.asked) {
             (Ending::Told(Event::Signaled(number)), Some((signal, _))) if number == signal.as_raw() => {
@@ -226,7 +239,7 @@ impl Launcher {
             }
             _ => "",
         };
-        let others = match self.ranks.iter().filter(|rank| rank.ending.is_none()).count() {
+        let others = match failure.others {
             0 => String::new(),
             count => format!("; ending the other {count}"),
         };
@@ -235,7 +248,6 @@ impl Launcher {
             ending.describe(&self.path),
             Seconds(at.saturating_sub(self.began_at)),
         ));
-        self.end_others();
     }
 
     /// Acts on the times that have come.
@@ -243,7 +255,7 @@ impl Launcher {
         let now = Instant::now();
         if let Some((at, limit)) = self.time_limit
             && self.code.is_none()
-            && self.judge_at.is_none()
+            && self.failure.is_none()
             && now >= at
         {
             let running: Vec<u32> =
@@ -264,7 +276,9 @@ impl Launcher {
         if self.kill_at.is_some_and(|at| now >= at) {
             self.kill_at = None;
             self.abandon_at = Some(now + ABANDON);
+            self.killed_at = Some(control::now());
             self.send(Signal::KILL);
+            self.judge();
         }
         if self.abandon_at.is_some_and(|at| now >= at) {
             self.abandon_at = Some(now + ABANDON);
@@ -315,7 +329,8 @@ impl Launcher {
             // This call returns when somebody continues this process. The time in between counts for no limit.
             let _ = kill_process(getpid(), Signal::STOP);
             let pause = stopped.elapsed();
-            for at in [&mut self.kill_at, &mut self.abandon_at].into_iter().flatten() {
+            let judge_at = self.failure.as_mut().map(|failure| &mut failure.judge_at);
+            for at in [judge_at, self.kill_at.as_mut(), self.abandon_at.as_mut()].into_iter().flatten() {
                 *at += pause;
             }
             if let Some((at, _)) = &mut self.time_limit {

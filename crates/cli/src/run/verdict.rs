@@ -70,6 +70,21 @@ impl Ending {
     }
 }
 
+/// Which rank failed first, how, and when, as far as it is known: of the endings of all ranks, in their order. A rank that gave
+/// up after another's sudden end may be reported before it, so sudden ends come first. Those after the launcher's own SIGKILL,
+/// at `killed_at`, are nobody's failure.
+pub fn first_failure(
+    endings: impl Iterator<Item = Option<(Ending, Duration)>>,
+    killed_at: Option<Duration>,
+) -> Option<(usize, Ending, Duration)> {
+    let failures = endings.enumerate().filter_map(|(index, ending)| {
+        let (ending, at) = ending.filter(|(ending, _)| !ending.is_success())?;
+        let own = ending.is_sudden() && killed_at.is_some_and(|killed_at| at >= killed_at);
+        (!own).then_some((index, ending, at))
+    });
+    failures.min_by_key(|&(index, ending, at)| (!ending.is_sudden(), at, index))
+}
+
 fn system_error(errno: i32) -> (io::Error, Option<&'static str>) {
     let error = io::Error::from_raw_os_error(errno);
     let limit = limit_of(&error);
@@ -123,6 +138,24 @@ mod tests {
     fn giving_up_is_not_sudden() {
         assert!(Ending::Told(Event::Signaled(SIGKILL)).is_sudden() && Ending::Lost(15).is_sudden());
         assert!(!Ending::Told(Event::Signaled(6)).is_sudden() && !Ending::Told(Event::Exited(1)).is_sudden());
+    }
+
+    #[test]
+    fn the_cause_is_blamed_and_not_those_who_noticed_it() {
+        let at = |ending, millis| Some((Ending::Told(ending), Duration::from_millis(millis)));
+        let first = |endings: &[Option<(Ending, Duration)>], killed_at: Option<u64>| {
+            first_failure(endings.iter().copied(), killed_at.map(Duration::from_millis)).map(|(index, ..)| index)
+        };
+        let [gave_up, earlier, fine] = [at(Event::Exited(9), 20), at(Event::Exited(9), 10), at(Event::Exited(0), 0)];
+        let killed = at(Event::Signaled(SIGKILL), 3000);
+        assert_eq!(first(&[fine, None, fine], None), None);
+        assert_eq!(first(&[fine, gave_up, None, earlier], None), Some(3));
+        // Its supervisor had no processor for seconds.
+        assert_eq!(first(&[fine, gave_up, killed, earlier], None), Some(2));
+        assert_eq!(first(&[fine, gave_up, killed, earlier], Some(3001)), Some(2));
+        // The launcher did it.
+        assert_eq!(first(&[fine, gave_up, killed, earlier], Some(3000)), Some(3));
+        assert_eq!(first(&[fine, killed], Some(0)), None);
     }
 
     #[test]
