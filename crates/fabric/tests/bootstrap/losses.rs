@@ -194,12 +194,12 @@ fn child_rank() {
 #[test]
 fn a_rank_that_stops_answering_is_found_by_the_heartbeat() {
     // The silence is long enough for the honest rank to answer on the slowest machine.
-    let heartbeat = Heartbeat { every: Duration::from_millis(50), silence: Duration::from_secs(5) };
+    let heartbeat = Heartbeat { every: Duration::from_millis(50), silence: Duration::from_secs(20) };
     let world = World::start_with(2, Options { heartbeat, ..Options::default() });
     let silent = Raw::join(&world, 1, 2);
     let error = world.join(0).unwrap().barrier(LONG).unwrap_err();
     let SessionError::PeerLost { rank: 1, cause: LossCause::Silent(ms), .. } = error else { panic!("{error}") };
-    assert!(ms >= 5000);
+    assert!(ms >= 20_000);
     drop(silent);
 }
 
