@@ -68,13 +68,32 @@ pub fn print(text: &str) -> anyhow::Result<ExitCode> {
     Ok(if heard { ExitCode::SUCCESS } else { ExitCode::from(NOBODY_LISTENS) })
 }
 
-/// How the command's own messages look.
+/// How the command's own messages look: one line, whatever the names in it are made of.
 pub fn message(text: &str) -> String {
-    format!("fulmen: {text}\n")
+    let mut line = String::from("fulmen: ");
+    for character in text.chars() {
+        if character.is_control() {
+            line.extend(character.escape_default());
+        } else {
+            line.push(character);
+        }
+    }
+    line.push('\n');
+    line
 }
 
 /// Prints one message on standard error.
 pub fn say(text: &str) {
     // There is nowhere left to complain to when standard error is gone.
     let _ = Stream::Err.write_all(message(text).as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_one_line_and_commands_no_terminal() {
+        assert_eq!(message("no `a\nb\x1b[2J\u{9b}é`"), "fulmen: no `a\\nb\\u{1b}[2J\\u{9b}é`\n");
+    }
 }
