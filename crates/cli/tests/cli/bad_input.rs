@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 
 use crate::support::{Ended, FULMEN, fulmen, ranks, shell, start};
@@ -56,20 +57,28 @@ fn wrong_arguments() {
     }
 }
 
+/// Makes a copy that can be executed at once. Were it written by this process, a child that another test starts at that moment
+/// would hold it open for writing, and the system executes no such file.
+fn copy(from: &Path, to: &Path) {
+    assert!(Command::new("cp").arg(from).arg(to).status().unwrap().success());
+}
+
 #[test]
 fn programs_that_cannot_be_run() {
     let folder = tempfile::tempdir().unwrap();
     let plain = folder.path().join("plain");
-    fs::write(&plain, "true\n").unwrap();
+    let text = folder.path().join("text");
+    fs::write(&text, "#!/no/such/interpreter\n").unwrap();
+    copy(&text, &plain);
     let nowhere = folder.path().join("nowhere");
     let run = |program: &str| fulmen(&["run", "-n", "3", "--", program]).end();
     refused(&run("fulmen-no-such-program"), 127, &["fulmen-no-such-program", "PATH", "./"]);
     refused(&run(nowhere.to_str().unwrap()), 127, &["nowhere", "No such file"]);
+    refused(&run("no\nsuch\x1b[31m"), 127, &["no\\nsuch\\u{1b}[31m"]);
     refused(&run(""), 127, &["cannot find"]);
     refused(&run(plain.to_str().unwrap()), 126, &["plain", "chmod +x"]);
     refused(&run(folder.path().to_str().unwrap()), 126, &["is a directory"]);
 
-    fs::write(&plain, "#!/no/such/interpreter\n").unwrap();
     fs::set_permissions(&plain, fs::Permissions::from_mode(0o755)).unwrap();
     let ended = run(plain.to_str().unwrap());
     assert_eq!((ended.code, ended.messages().len(), ended.err.lines().count()), (Some(126), 1, 1), "{}", ended.err);
@@ -104,7 +113,7 @@ fn too_few_processes() {
     const NOBODY_ELSE: u32 = 54_321;
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("fulmen");
-    fs::copy(FULMEN, &program).unwrap();
+    copy(Path::new(FULMEN), &program);
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let mut command = Command::new("/bin/sh");
     // One shell calls the option -u and another -p.
