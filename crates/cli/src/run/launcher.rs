@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, waitpid};
 
@@ -90,6 +90,8 @@ pub fn run(mut job: Job) -> anyhow::Result<u8> {
         killed_at: None,
         abandon_at: None,
         lost: false,
+        left: false,
+        end_early: None,
     };
     let nothing = File::open("/dev/null").map_err(|error| refused(&job, "open /dev/null", error))?;
     let mut failure = None;
@@ -146,6 +148,10 @@ struct Launcher {
     abandon_at: Option<Instant>,
     /// A supervisor was killed, so that its orphans came here.
     lost: bool,
+    /// Processes stay behind, although they were sent SIGKILL.
+    left: bool,
+    /// A signal asked to end when all ranks had ended.
+    end_early: Option<Signal>,
 }
 
 /// A failure that is still to be judged.
@@ -205,6 +211,7 @@ impl Launcher {
         let heard = self.ranks[index].hear()?;
         self.lost |= heard.killed;
         if heard.left > 0 {
+            self.left = true;
             self.relay
                 .say(&format!("rank {index}: {} processes do not end, although they were sent SIGKILL", heard.left));
         }
@@ -354,6 +361,7 @@ impl Launcher {
                 break;
             }
             if Instant::now() >= give_up {
+                self.left = true;
                 self.relay.say(&format!("{} processes do not end, although they were sent SIGKILL", orphans.len()));
                 break;
             }
@@ -362,37 +370,49 @@ impl Launcher {
         Ok(())
     }
 
-    /// Waits for a signal, a child's end among them, or for `time`.
+    /// Waits for a signal, a child's end among them, or for `time`. There is no rank any more to pass a signal on to: one that
+    /// asks to end is kept for [`Launcher::finish_output`].
     fn pause(&mut self, time: Duration) -> io::Result<()> {
         let until = time_left(Instant::now() + time);
         match poll(&mut [PollFd::new(self.signals.socket(), PollFlags::IN)], Some(&until)) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        self.signals.pending();
+        for signal in self.signals.pending() {
+            self.end_early = self.end_early.or(Some(signal).filter(|&signal| asks_to_end(signal)));
+            self.pass_on(signal);
+        }
         Ok(())
     }
 
     /// Shows what the ranks have written, and gives the exit code. A reader that takes its time is waited for, until a signal
-    /// asks to end.
+    /// asks to end. After that, signals do what they do by default.
     fn finish_output(mut self) -> io::Result<u8> {
         tracing::debug!(seconds = self.began.elapsed().as_secs_f64(), "all ranks have ended");
         self.relay.finish();
-        loop {
+        let mut ended = false;
+        while !ended {
             let mut fds =
                 [PollFd::new(self.relay.ended(), PollFlags::IN), PollFd::new(self.signals.socket(), PollFlags::IN)];
-            match poll(&mut fds, None) {
+            // One that came earlier is kept.
+            let until = self.end_early.map(|_| Timespec::default());
+            match poll(&mut fds, until.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
-            if !fds[0].revents().is_empty() {
-                break;
+            ended = !fds[0].revents().is_empty();
+            if ended {
+                // In this order, no signal gets lost in between.
+                self.signals.restore_defaults();
             }
-            if let Some(signal) = self.signals.pending().into_iter().find(|&signal| asks_to_end(signal)) {
-                return Ok(128 + signal.as_raw() as u8);
+            self.pause(Duration::ZERO)?;
+            if let Some(signal) = self.end_early {
+                // The reader of the output may hold up other threads for good; they end with the process.
+                std::process::exit(128 + signal.as_raw());
             }
         }
-        match (self.relay.result(), self.code) {
+        let left = self.left.then_some(1);
+        match (self.relay.result(), self.code.or(left)) {
             (Ok(()), code) => Ok(code.unwrap_or(0)),
             (Err(error), code) => {
                 crate::output::say(&format!("the output is not complete: {error}"));

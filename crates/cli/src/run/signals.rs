@@ -2,6 +2,8 @@
 
 use std::io;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use rustix::event::Timespec;
@@ -17,6 +19,7 @@ const PASSED_ON: [i32; 8] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2,
 /// The signals that reached this process. SIGCHLD is always among them, as [`Signal::CHILD`].
 pub struct Signals {
     delivery: SignalDelivery<UnixStream, SignalOnly>,
+    defaults: Arc<AtomicBool>,
 }
 
 impl Signals {
@@ -24,8 +27,17 @@ impl Signals {
     pub fn listen(left_alone: u64) -> io::Result<Signals> {
         let (read, write) = UnixStream::pair()?;
         let wanted = PASSED_ON.into_iter().filter(|signal| left_alone & (1 << (signal - 1)) == 0);
+        let defaults = Arc::new(AtomicBool::new(false));
+        for signal in wanted.clone() {
+            signal_hook::flag::register_conditional_default(signal, defaults.clone())?;
+        }
         let delivery = SignalDelivery::with_pipe(read, write, SignalOnly, wanted.chain([SIGCHLD]))?;
-        Ok(Signals { delivery })
+        Ok(Signals { delivery, defaults })
+    }
+
+    /// From now on, each signal that is listened to also does what it does by default.
+    pub fn restore_defaults(&self) {
+        self.defaults.store(true, Ordering::SeqCst);
     }
 
     /// What is readable when a signal has come.

@@ -34,7 +34,7 @@ use super::processes;
 use super::signals::{Signals, time_left};
 
 /// How long killed processes may take to vanish. Only one that hangs inside the system takes longer; it is reported.
-const VANISH: Duration = Duration::from_secs(5);
+const VANISH: Duration = Duration::from_secs(30);
 
 /// How often the children are looked through while a rank's remains are being ended; their adoption gives no sign.
 const LOOK: Duration = Duration::from_millis(20);

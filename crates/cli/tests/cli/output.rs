@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 
 use rustix::fs::{OFlags, fcntl_setfl};
@@ -120,7 +121,7 @@ fn a_standard_error_that_nobody_reads_does_not_hold_up_a_run() {
         let mut command = Command::new(FULMEN);
         command.args(options).args(["-n", "2", "--", "/bin/sh", "-c"]);
         command.arg("echo at $FULMEN_COORDINATOR; echo ready; exec sleep 1000");
-        let mut run = start_with(&mut command, Stdio::null(), Stdio::from(full));
+        let mut run = start_with(&mut command, Stdio::null(), Stdio::piped(), Stdio::from(full));
         let out = run.wait_for("ready\n", 2);
         // The coordinator has something to log, too.
         let address = out.lines().find_map(|line| line.strip_prefix("[0] at ")).expect("the coordinator's address");
@@ -134,6 +135,23 @@ fn a_standard_error_that_nobody_reads_does_not_hold_up_a_run() {
             run.has_ended()
         });
         assert_eq!(run.wait_exit().code(), Some(143));
+        run.wait_gone();
+    }
+}
+
+#[test]
+fn a_reader_that_does_not_read_is_not_waited_for_after_a_signal() {
+    for command in ["run -n 1 echo x", "bench all-reduce --max 8 --samples 1 --json", "demo --nodes 1 --json"] {
+        let (_unread, full) = full_pipe();
+        let mut fulmen = Command::new(FULMEN);
+        fulmen.args(command.split(' '));
+        let mut run = start_with(&mut fulmen, Stdio::null(), Stdio::from(full), Stdio::piped());
+        wait_until("the end", || {
+            run.send(Signal::TERM);
+            run.has_ended()
+        });
+        let status = run.wait_exit();
+        assert!(status.code() == Some(143) || status.signal() == Some(15), "{command}: {status}");
         run.wait_gone();
     }
 }

@@ -115,21 +115,22 @@ pub fn start(mut command: Command) -> Running {
 }
 
 pub fn start_with_stdin(command: &mut Command, stdin: Stdio) -> Running {
-    start_with(command, stdin, Stdio::piped())
+    start_with(command, stdin, Stdio::piped(), Stdio::piped())
 }
 
-/// Standard error is captured if it is piped.
-pub fn start_with(command: &mut Command, stdin: Stdio, stderr: Stdio) -> Running {
+/// Streams that are piped are captured.
+pub fn start_with(command: &mut Command, stdin: Stdio, stdout: Stdio, stderr: Stdio) -> Running {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     make_signals_default();
     let mark = format!("{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("FULMEN_") && name != "FULMEN_TEST_TIER") {
         command.env_remove(name);
     }
-    command.env(MARK, &mark).stdin(stdin).stdout(Stdio::piped()).stderr(stderr);
+    command.env(MARK, &mark).stdin(stdin).stdout(stdout).stderr(stderr);
     let mut child = command.spawn().expect("the command starts");
     let (out, err) = (Captured::default(), Captured::default());
-    let mut readers = vec![out.follow(child.stdout.take().expect("a pipe"))];
+    let mut readers = Vec::new();
+    readers.extend(child.stdout.take().map(|pipe| out.follow(pipe)));
     readers.extend(child.stderr.take().map(|pipe| err.follow(pipe)));
     Running { child, mark, out, err, readers }
 }
