@@ -32,22 +32,26 @@ pub fn run() -> anyhow::Result<()> {
     let (model, all_reduces) = train(&group, &data, &plan, &teller)?;
     let training = began.elapsed();
 
-    // What each rank has, and what it did, for all to compare.
-    let mine = blake3::hash(as_bytes(model.weights()));
-    let mut digests = vec![0u8; blake3::OUT_LEN * size];
-    group.all_gather(mine.as_bytes(), &mut digests)?;
-    let same_on = digests.chunks_exact(blake3::OUT_LEN).filter(|digest| *digest == mine.as_bytes()).count();
-    let mut calls = vec![0u64; size];
-    group.all_gather(&[all_reduces], &mut calls)?;
+    // What each rank has, and what it did, for all to compare. Who is who is part of it, so that an answer in the wrong place
+    // is no agreement.
+    let mine = Note { rank: group.rank(), all_reduces, digest: *blake3::hash(as_bytes(model.weights())).as_bytes() };
+    let mut notes = vec![0u8; NOTE * size];
+    group.all_gather(&mine.to_bytes(), &mut notes)?;
+    let notes: Vec<Note> = notes.as_chunks().0.iter().map(Note::from_bytes).collect();
+    let in_place = (0..).zip(&notes).all(|(rank, note)| note.rank == rank);
+    anyhow::ensure!(in_place, "an all-gather gave the ranks' notes in another order");
+    let same_on = notes.iter().filter(|note| note.digest == mine.digest).count();
 
-    // The first rank repeats the work of all, while the others wait.
+    // The first rank repeats the work of all, while the others wait; then each rank compares with what it found, by itself.
     teller.progress("checking", 0, 1)?;
-    let mut same_alone = [false];
+    let mut alone = [0; blake3::OUT_LEN];
     if first {
-        let alone = train_alone(&data, &plan, size)?;
-        same_alone[0] = as_bytes(alone.weights()) == as_bytes(model.weights());
+        alone = *blake3::hash(as_bytes(train_alone(&data, &plan, size)?.weights())).as_bytes();
     }
-    group.broadcast(&mut same_alone, 0)?;
+    let mut of_first = [mine.digest, alone].concat();
+    group.broadcast(&mut of_first, 0)?;
+    let (of_first, alone) = of_first.split_at(blake3::OUT_LEN);
+    let same_alone = alone == mine.digest;
 
     teller.progress("measuring", 0, 3)?;
     let latency = measure_type::<f32>(&group, &Spec::one(Op::AllReduce, SMALL, DType::F32, EFFORT), SMALL)?;
@@ -69,13 +73,51 @@ pub fn run() -> anyhow::Result<()> {
         majority: data.held_out.majority(),
         weights: PARAMETERS,
         ranks_with_same_bits: same_on as u32,
-        same_bits_as_sequential: same_alone[0],
-        all_reduces_of_ranks: calls,
+        same_bits_as_sequential: same_alone,
+        all_reduces_of_ranks: notes.iter().map(|note| note.all_reduces).collect(),
         gradient_bytes: gradient,
         latency,
         bandwidth,
         memory_copy_gbps: LARGE as f64 / copying / 1e9,
-    })))
+    })))?;
+    // A rank that fails ends the others, so the report comes first.
+    group.barrier()?;
+    // The report is the first rank's, and what it says of others came through operations under test. The exit code is not.
+    anyhow::ensure!(same_on == size && of_first == mine.digest, "rank {}: ranks have different weights", mine.rank);
+    anyhow::ensure!(same_alone, "rank {}: training in one process gives other weights", mine.rank);
+    Ok(())
+}
+
+/// Bytes of a [`Note`].
+const NOTE: usize = 4 + 8 + blake3::OUT_LEN;
+
+/// What a rank says of itself.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Note {
+    rank: u32,
+    /// How many all-reduces it took part in.
+    all_reduces: u64,
+    /// Of its weights.
+    digest: [u8; blake3::OUT_LEN],
+}
+
+impl Note {
+    fn to_bytes(self) -> [u8; NOTE] {
+        let mut bytes = [0; NOTE];
+        bytes[..4].copy_from_slice(&self.rank.to_ne_bytes());
+        bytes[4..12].copy_from_slice(&self.all_reduces.to_ne_bytes());
+        bytes[12..].copy_from_slice(&self.digest);
+        bytes
+    }
+
+    fn from_bytes(bytes: &[u8; NOTE]) -> Note {
+        let [r0, r1, r2, r3, a0, a1, a2, a3, a4, a5, a6, a7, digest @ ..] = *bytes;
+        Note {
+            rank: u32::from_ne_bytes([r0, r1, r2, r3]),
+            all_reduces: u64::from_ne_bytes([a0, a1, a2, a3, a4, a5, a6, a7]),
+            digest,
+        }
+    }
 }
 
 /// Data-parallel gradient descent. Gives the model and how many all-reduces this rank took part in.
@@ -131,5 +173,16 @@ impl Teller {
             out.flush()?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notes_survive_the_way() {
+        let note = Note { rank: 3, all_reduces: 1 << 40, digest: std::array::from_fn(|at| at as u8) };
+        assert_eq!(Note::from_bytes(&note.to_bytes()), note);
     }
 }
