@@ -61,7 +61,7 @@ fn main() -> ExitCode {
         Command::Start(args) => run::start(args),
     };
     outcome.unwrap_or_else(|error| {
-        output::say(&format!("{error:#}"));
+        output::say(&chain(&error));
         ExitCode::from(exit_code(&error))
     })
 }
@@ -72,6 +72,17 @@ fn logged(verbose: u8, command: impl FnOnce() -> anyhow::Result<ExitCode>) -> an
     let outcome = command();
     logging::finish();
     outcome
+}
+
+/// An error with its causes, but for those that it names itself.
+fn chain(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
 }
 
 /// The code of an error that no rank has made.
@@ -127,6 +138,13 @@ mod tests {
     fn the_command_line_is_consistent() {
         use clap::CommandFactory;
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let cause = || anyhow::anyhow!("the disk is full");
+        assert_eq!(chain(&cause().context("cannot write")), "cannot write: the disk is full");
+        assert_eq!(chain(&cause().context("cannot write (the disk is full)")), "cannot write (the disk is full)");
     }
 
     #[test]

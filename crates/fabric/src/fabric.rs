@@ -69,8 +69,8 @@ pub enum StartError {
         theirs: String,
     },
     /// Devices do not connect the ranks.
-    #[error("{0}")]
-    Device(#[source] Box<DeviceError>),
+    #[error(transparent)]
+    Device(Box<DeviceError>),
     /// Options that make no sense.
     #[error("the options are impossible: {0}")]
     Options(&'static str),

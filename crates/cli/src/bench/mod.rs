@@ -148,6 +148,21 @@ pub enum BenchError {
         /// What there is, in MiB.
         available: u64,
     },
+    /// A rank takes two queue pairs for each other one.
+    #[error(
+        "a {profile} device has {queue_pairs} queue pairs, which connect at most {most} ranks: start fewer than {ranks}, or \
+         choose another --profile"
+    )]
+    Device {
+        /// How many ranks.
+        ranks: u32,
+        /// What the device stands in for.
+        profile: &'static str,
+        /// How many it has.
+        queue_pairs: u32,
+        /// How many ranks that is enough for.
+        most: u32,
+    },
     /// Ranks map each other's memory.
     #[error(
         "{ranks} ranks need about {needed} MiB of address space each, but the limit is {limit} MiB; raise it with \
@@ -161,6 +176,16 @@ pub enum BenchError {
         /// The limit, in MiB.
         limit: u64,
     },
+}
+
+/// Refuses more ranks than a device of the profile can connect.
+pub fn check_device(ranks: u32, profile: Option<Profile>) -> Result<(), BenchError> {
+    /// Each rank has a link to each other one.
+    const PAIRS_OF_A_LINK: u32 = 2;
+    let Some(profile) = profile else { return Ok(()) };
+    let queue_pairs = profile.rules().limits().queue_pairs;
+    let most = queue_pairs / PAIRS_OF_A_LINK + 1;
+    if ranks > most { Err(BenchError::Device { ranks, profile: profile.name(), queue_pairs, most }) } else { Ok(()) }
 }
 
 /// Refuses ranks that could not map each other's pools of `pool` bytes.
@@ -246,6 +271,7 @@ struct Told {
 pub fn bench(args: Args, verbose: u8) -> anyhow::Result<ExitCode> {
     let Args { spec, ranks, profile, json } = args;
     spec.check(ranks)?;
+    check_device(ranks, profile)?;
     // Room for the buffers, whatever the pool's cuts waste, and for what the group itself takes.
     let pool = spec.buffers(ranks).saturating_mul(5) / 4 + (64 << 20);
     check_address_space(ranks, pool)?;

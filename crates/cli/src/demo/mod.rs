@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use report::{Event, Outcome, Report};
 
-use crate::bench::check_address_space;
+use crate::bench::{check_address_space, check_device};
 use crate::output::{NOBODY_LISTENS, Stream, show};
 use crate::run::{Job, Output, Profile, Reader};
 
@@ -62,6 +62,7 @@ struct Told {
 pub fn demo(args: Args, verbose: u8) -> anyhow::Result<ExitCode> {
     let began = Instant::now();
     let Args { nodes, profile, json } = args;
+    check_device(nodes, profile)?;
     check_address_space(nodes, POOL)?;
     if !json && !show(&report::title(nodes, profile))? {
         return Ok(ExitCode::from(NOBODY_LISTENS));

@@ -24,6 +24,7 @@ use std::time::Duration;
 use std::{io, iter};
 
 use anyhow::Context;
+use fulmen::parts::soft;
 use rustix::process::{Resource, getrlimit};
 
 pub use relay::Reader;
@@ -141,6 +142,14 @@ impl Profile {
         match self {
             Profile::Infiniband => "infiniband",
             Profile::Thunderbolt => "thunderbolt",
+        }
+    }
+
+    /// What a software device of this profile allows.
+    pub fn rules(self) -> soft::Profile {
+        match self {
+            Profile::Infiniband => soft::Profile::Infiniband,
+            Profile::Thunderbolt => soft::Profile::Thunderbolt,
         }
     }
 }

@@ -51,6 +51,8 @@ fn wrong_arguments() {
         (&["bench", "all-reduce", "--samples", "0"], &["samples", "from 1"]),
         (&["bench", "all-reduce", "--time-budget", "0"], &["more than 0"]),
         (&["bench", "latency", "-n", "1"], &["between two ranks", "-n 2"]),
+        (&["bench", "all-reduce", "-n7", "--profile=thunderbolt"], &["10 queue pairs", "at most 6 ranks", "--profile"]),
+        (&["demo", "-n7", "--profile=thunderbolt"], &["10 queue pairs", "at most 6 ranks", "--profile"]),
         (&["devices", "soft"], &["soft"]),
     ] {
         refused(&fulmen(args).end(), 2, parts);

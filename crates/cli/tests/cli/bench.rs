@@ -79,6 +79,8 @@ fn every_operation_is_right_over_devices() {
             rows(&bench(&["all-reduce", "-n", "3", "--json", "--profile", profile, "--memory=plain", "--max=8"]));
         assert_eq!(bytes(&rows), [8]);
     }
+    // As many as the device's queue pairs connect.
+    rows(&bench(&["all-reduce", "-n", "6", "--json", "--profile=thunderbolt", "--max=8"]));
 }
 
 #[test]
