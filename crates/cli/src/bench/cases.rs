@@ -9,6 +9,7 @@ use fulmen::{Buffer, Data, Group};
 
 use super::operation::{Kind, Op};
 use super::value::{self, Value};
+use crate::run::now;
 
 /// An operation that can be called again and again.
 pub trait Case {
@@ -18,8 +19,8 @@ pub trait Case {
     /// Makes `count` calls, and nothing else.
     fn call(&mut self, count: usize) -> anyhow::Result<()>;
 
-    /// How many elements of the output are not what the round must give.
-    fn wrong(&self, round: u64) -> u64;
+    /// How many elements of the output are not what the round must give. All ranks ask at the same time.
+    fn wrong(&self, round: u64) -> anyhow::Result<u64>;
 
     /// Fewest calls of a batch.
     fn fewest_calls(&self) -> usize {
@@ -36,6 +37,9 @@ pub trait Case {
 pub fn case<'a, T: Value>(group: &'a Group, op: Op, kind: Kind, bytes: usize) -> anyhow::Result<Box<dyn Case + 'a>> {
     let (input, output) = op.buffers(bytes as u64, group.size());
     let (input, output) = (input as usize / size_of::<T>(), output as usize / size_of::<T>());
+    if op == Op::Barrier {
+        return Ok(Box::new(Barrier { group, entered: 0, left: 0 }));
+    }
     Ok(match (op.is_between_pairs(), kind) {
         (false, Kind::Registered) => {
             let (input, output) = (group.alloc::<T>(input)?, group.alloc::<T>(output)?);
@@ -156,14 +160,42 @@ impl<D: Holds> Case for Collective<'_, D> {
             Op::ReduceScatter => (0..count).try_for_each(|_| group.reduce_scatter(input, output, ReduceOp::Sum))?,
             Op::AllGather => (0..count).try_for_each(|_| group.all_gather(input, output))?,
             Op::Broadcast => (0..count).try_for_each(|_| group.broadcast(output, 0))?,
-            Op::Barrier => (0..count).try_for_each(|_| group.barrier())?,
-            Op::Latency | Op::Bandwidth => unreachable!("pairs have their own case"),
+            Op::Barrier | Op::Latency | Op::Bandwidth => unreachable!("they have their own cases"),
         }
         Ok(())
     }
 
-    fn wrong(&self, round: u64) -> u64 {
-        value::wrong(&self.output.get(), |range, out| self.must(round, range.start, out))
+    fn wrong(&self, round: u64) -> anyhow::Result<u64> {
+        Ok(value::wrong(&self.output.get(), |range, out| self.must(round, range.start, out)))
+    }
+}
+
+/// Barriers. The ranks are processes of one machine, whose clock shows whether a barrier was one.
+struct Barrier<'a> {
+    group: &'a Group,
+    /// When this rank came to the last barrier, and when it went on: nanoseconds of the machine's clock.
+    entered: u64,
+    left: u64,
+}
+
+impl Case for Barrier<'_> {
+    fn set(&mut self, _round: u64) {
+        (self.entered, self.left) = (0, 0);
+    }
+
+    fn call(&mut self, count: usize) -> anyhow::Result<()> {
+        (1..count).try_for_each(|_| self.group.barrier())?;
+        self.entered = now().as_nanos() as u64;
+        self.group.barrier()?;
+        self.left = now().as_nanos() as u64;
+        Ok(())
+    }
+
+    /// The ranks that came after this one had gone on.
+    fn wrong(&self, _round: u64) -> anyhow::Result<u64> {
+        let mut entered = vec![u64::MAX; self.group.size() as usize];
+        self.group.all_gather(&[self.entered], &mut entered)?;
+        Ok(entered.iter().filter(|&&entered| entered > self.left).count() as u64)
     }
 }
 
@@ -325,10 +357,11 @@ impl<T: Value, E: Ends> Case for Pair<'_, T, E> {
         Ok(())
     }
 
-    fn wrong(&self, round: u64) -> u64 {
+    fn wrong(&self, round: u64) -> anyhow::Result<u64> {
         let receives = self.op == Op::Latency || !self.begins();
-        let Some(peer) = self.peer.filter(|_| receives) else { return 0 };
-        value::wrong_bytes::<T>(&self.ends.output(), |range, out| value::fill(peer as usize, round, range.start, out))
+        let Some(peer) = self.peer.filter(|_| receives) else { return Ok(0) };
+        let got = self.ends.output();
+        Ok(value::wrong_bytes::<T>(&got, |range, out| value::fill(peer as usize, round, range.start, out)))
     }
 
     fn fewest_calls(&self) -> usize {

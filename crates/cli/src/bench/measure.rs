@@ -48,21 +48,39 @@ impl Samples {
     }
 }
 
-/// Times calls on all ranks. `calls(n)` makes `n` of them; batches have at least `fewest`.
-pub fn measure(
-    group: &Group,
-    effort: Effort,
-    fewest: usize,
-    mut calls: impl FnMut(usize) -> anyhow::Result<()>,
-) -> anyhow::Result<Samples> {
-    calls(fewest.max(WARM_UP.min(effort.samples)))?;
-    let mut batch = fewest.max(1);
+/// What is timed.
+pub trait Subject {
+    /// Fewest calls of a batch.
+    fn fewest_calls(&self) -> usize {
+        1
+    }
+
+    /// Makes ready for a batch. Takes no part in its time.
+    fn prepare(&mut self) {}
+
+    /// Makes `count` calls, and nothing else.
+    fn call(&mut self, count: usize) -> anyhow::Result<()>;
+
+    /// Looks at what came out of a batch. Takes no part in its time.
+    fn inspect(&mut self) -> anyhow::Result<()> {
+        Ok(())
+    }
+}
+
+/// Times calls on all ranks.
+pub fn measure(group: &Group, effort: Effort, subject: &mut impl Subject) -> anyhow::Result<Samples> {
+    let fewest = subject.fewest_calls();
     let mut time = |batch: usize| -> anyhow::Result<f64> {
+        subject.prepare();
         group.barrier()?;
         let start = Instant::now();
-        calls(batch)?;
-        Ok(start.elapsed().as_secs_f64())
+        subject.call(batch)?;
+        let time = start.elapsed();
+        subject.inspect()?;
+        Ok(time.as_secs_f64())
     };
+    time(fewest.max(WARM_UP.min(effort.samples)))?;
+    let mut batch = fewest.max(1);
     // All ranks agree on each step of the calibration, so that they make the same calls.
     let length = loop {
         let mut length = [time(batch)?];

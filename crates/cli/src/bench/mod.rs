@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use fulmen::DType;
 
-pub use measure::{Effort, measure};
+pub use measure::{Effort, Subject, measure};
 pub use operation::{Kind, Op, Row};
 pub use rank::{measure_type, pin};
 pub use size::Size;
@@ -47,8 +47,11 @@ pub const RANK: &str = "__bench";
 /// registered memory, until the receiver has said that all arrived. Both run between neighbours (ranks 0 and 1, 2 and 3 …)
 /// at once; with an odd N, the last rank watches.
 ///
-/// Data depends on rank, index and round. Every element of the results of calls before, in and after the measurement is
-/// compared with what must come out, bit by bit: `wrong` counts those that differ, over all ranks.
+/// Data depends on rank, index and round. Results are compared with what must come out, bit by bit, every element of them:
+/// `wrong` counts those that differ, over all ranks. Up to 64 KiB, each batch has data of its own, outputs are spoilt before
+/// it, and what its last call gave is compared. Above, this is done with a call before the measurement, with the last of the
+/// measured calls, which then all have the same data, and with a call after it. A barrier's `wrong` counts ranks that came
+/// to the last barrier of a batch when another had already left it.
 ///
 /// Exit code: 0 when everything was right, 1 when something was wrong, 2 for bad input, else that of the rank that failed
 /// first.

@@ -6,7 +6,7 @@ use fulmen::{Complex64, DType, Group, ReduceOp, bf16, f16};
 
 use super::cases::{Case, case};
 use super::machine;
-use super::measure::{Effort, measure};
+use super::measure::{Effort, Subject, measure};
 use super::operation::{Op, Row};
 use super::value::Value;
 use super::{Spec, machine::processors};
@@ -21,8 +21,10 @@ pub fn run(spec: &Spec) -> anyhow::Result<()> {
     let group = fulmen::init()?;
     pin();
     let ranks = group.size();
+    let mut wrong = 0;
     for bytes in spec.sizes(ranks) {
-        let row = measure_size(&group, spec, bytes)?;
+        let Measured { row, wrong_here } = measure_size(&group, spec, bytes)?;
+        wrong += wrong_here;
         // When nobody reads any more, all ranks stop together.
         let stop = group.rank() == 0 && tell(&row)? == Told::NobodyListens;
         let mut stop = [u8::from(stop)];
@@ -31,6 +33,8 @@ pub fn run(spec: &Spec) -> anyhow::Result<()> {
             break;
         }
     }
+    // The first rank tells the sum, which is itself a result of an all-reduce.
+    anyhow::ensure!(wrong == 0, "rank {}: {wrong} elements of results were wrong here", group.rank());
     Ok(())
 }
 
@@ -66,7 +70,7 @@ fn tell(row: &Row) -> anyhow::Result<Told> {
     }
 }
 
-fn measure_size(group: &Group, spec: &Spec, bytes: u64) -> anyhow::Result<Row> {
+fn measure_size(group: &Group, spec: &Spec, bytes: u64) -> anyhow::Result<Measured> {
     let of = match spec.dtype {
         DType::Bool => measure_type::<bool>,
         DType::I8 => measure_type::<i8>,
@@ -86,33 +90,86 @@ fn measure_size(group: &Group, spec: &Spec, bytes: u64) -> anyhow::Result<Row> {
     of(group, spec, bytes)
 }
 
-/// Measures one size and checks results before, during and after.
-pub fn measure_type<T: Value>(group: &Group, spec: &Spec, bytes: u64) -> anyhow::Result<Row> {
-    let mut case = case::<T>(group, spec.op, spec.memory, bytes as usize)?;
-    let mut wrong = 0;
-    let mut check = |case: &mut dyn Case, round| -> anyhow::Result<()> {
-        case.set(round);
-        case.call(1)?;
-        wrong += case.wrong(round);
-        Ok(())
-    };
-    let rounds = if bytes <= SHORT { ROUNDS } else { 1 };
-    for round in 0..rounds {
-        check(&mut *case, round)?;
+/// What one rank knows of a size.
+pub struct Measured {
+    /// What all ranks found.
+    pub row: Row,
+    /// The elements that are wrong on this rank. It is known without any of the operations under test.
+    pub wrong_here: u64,
+}
+
+/// A case under check: every batch has a round's data of its own, and poisoned outputs before it, as long as it is `short`.
+/// Otherwise those of the last round stay.
+struct Checked<'a> {
+    case: &'a mut dyn Case,
+    short: bool,
+    round: u64,
+    wrong: u64,
+}
+
+impl Checked<'_> {
+    /// One call with fresh data.
+    fn once(&mut self) -> anyhow::Result<()> {
+        self.refresh();
+        self.case.call(1)?;
+        self.compare()
     }
-    case.set(rounds);
-    let effort = Effort { samples: spec.samples, time: spec.time };
-    let fewest = case.fewest_calls();
-    let samples = measure(group, effort, fewest, |calls| case.call(calls))?;
-    let during = case.wrong(rounds);
-    check(&mut *case, rounds + 1)?;
-    let mut wrong = [wrong + during];
+
+    fn refresh(&mut self) {
+        self.round += 1;
+        self.case.set(self.round);
+    }
+
+    fn compare(&mut self) -> anyhow::Result<()> {
+        self.wrong += self.case.wrong(self.round)?;
+        Ok(())
+    }
+}
+
+impl Subject for Checked<'_> {
+    fn fewest_calls(&self) -> usize {
+        self.case.fewest_calls()
+    }
+
+    fn prepare(&mut self) {
+        if self.short {
+            self.refresh();
+        }
+    }
+
+    fn call(&mut self, count: usize) -> anyhow::Result<()> {
+        self.case.call(count)
+    }
+
+    fn inspect(&mut self) -> anyhow::Result<()> {
+        if self.short { self.compare() } else { Ok(()) }
+    }
+}
+
+/// Measures one size and checks results before, during and after.
+pub fn measure_type<T: Value>(group: &Group, spec: &Spec, bytes: u64) -> anyhow::Result<Measured> {
+    let mut case = case::<T>(group, spec.op, spec.memory, bytes as usize)?;
+    measure_case(group, spec, bytes, &mut *case)
+}
+
+fn measure_case(group: &Group, spec: &Spec, bytes: u64, case: &mut dyn Case) -> anyhow::Result<Measured> {
+    let parts_of_a_call = case.parts_of_a_call();
+    let mut checked = Checked { case, short: bytes <= SHORT, round: 0, wrong: 0 };
+    for _ in 0..if checked.short { ROUNDS } else { 1 } {
+        checked.once()?;
+    }
+    checked.refresh();
+    let samples = measure(group, Effort { samples: spec.samples, time: spec.time }, &mut checked)?;
+    checked.compare()?;
+    checked.once()?;
+    let wrong_here = checked.wrong;
+    let mut wrong = [wrong_here];
     group.all_reduce(&mut wrong, ReduceOp::Sum)?;
 
-    let micros = |seconds: f64| round(seconds * 1e6 / case.parts_of_a_call());
-    let p50 = samples.quantile(0.5) / case.parts_of_a_call();
+    let micros = |seconds: f64| round(seconds * 1e6 / parts_of_a_call);
+    let p50 = samples.quantile(0.5) / parts_of_a_call;
     let bandwidth = if spec.op == Op::Barrier { 0.0 } else { bytes as f64 / p50.max(1e-12) / 1e9 };
-    Ok(Row {
+    let row = Row {
         op: spec.op.name().to_string(),
         bytes,
         ranks: group.size(),
@@ -125,10 +182,58 @@ pub fn measure_type<T: Value>(group: &Group, spec: &Spec, bytes: u64) -> anyhow:
         algbw: round(bandwidth),
         busbw: round(bandwidth * spec.op.bus_factor(group.size())),
         wrong: wrong[0],
-    })
+    };
+    Ok(Measured { row, wrong_here })
 }
 
 /// To four decimals: more say nothing.
 fn round(number: f64) -> f64 {
     (number * 1e4).round() / 1e4
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::operation::Kind;
+    use super::*;
+
+    /// Does its work only until some call.
+    struct Lazy<'a> {
+        inner: Box<dyn Case + 'a>,
+        calls_left: usize,
+    }
+
+    impl Case for Lazy<'_> {
+        fn set(&mut self, round: u64) {
+            self.inner.set(round);
+        }
+
+        fn call(&mut self, count: usize) -> anyhow::Result<()> {
+            let count = count.min(self.calls_left);
+            self.calls_left -= count;
+            if count == 0 { Ok(()) } else { self.inner.call(count) }
+        }
+
+        fn wrong(&self, round: u64) -> anyhow::Result<u64> {
+            self.inner.wrong(round)
+        }
+    }
+
+    #[test]
+    fn work_that_is_not_done_is_wrong_work() {
+        let group = fulmen::init().expect("a group of one");
+        let effort = Effort { samples: 5, time: Duration::from_millis(1) };
+        for op in [Op::AllReduce, Op::AllGather, Op::ReduceScatter] {
+            for (bytes, calls_left, right) in
+                [(512, usize::MAX, true), (512, 0, false), (512, ROUNDS as usize, false), (2 * SHORT, 1, false)]
+            {
+                let spec = Spec::one(op, bytes, DType::F32, effort);
+                let inner = case::<f32>(&group, op, Kind::Registered, bytes as usize).unwrap();
+                let measured = measure_case(&group, &spec, bytes, &mut Lazy { inner, calls_left }).unwrap();
+                assert_eq!(measured.row.wrong, measured.wrong_here);
+                assert_eq!(measured.wrong_here == 0, right, "{op:?} {bytes} {calls_left}");
+            }
+        }
+    }
 }

@@ -9,7 +9,7 @@ use fulmen::{DType, Group, ReduceOp};
 use super::data::Dataset;
 use super::model::{Model, PARAMETERS, Plan, shard, train_alone};
 use super::report::{Event, Report};
-use crate::bench::{self, Effort, Op, Spec, measure, measure_type};
+use crate::bench::{self, Effort, Op, Spec, Subject, measure, measure_type};
 
 /// Bytes whose all-reduce shows latency, and bandwidth.
 const SMALL: u64 = 8;
@@ -54,9 +54,9 @@ pub fn run() -> anyhow::Result<()> {
     let same_alone = alone == mine.digest;
 
     teller.progress("measuring", 0, 3)?;
-    let latency = measure_type::<f32>(&group, &Spec::one(Op::AllReduce, SMALL, DType::F32, EFFORT), SMALL)?;
+    let small = measure_type::<f32>(&group, &Spec::one(Op::AllReduce, SMALL, DType::F32, EFFORT), SMALL)?;
     teller.progress("measuring", 1, 3)?;
-    let bandwidth = measure_type::<f32>(&group, &Spec::one(Op::AllReduce, LARGE, DType::F32, EFFORT), LARGE)?;
+    let large = measure_type::<f32>(&group, &Spec::one(Op::AllReduce, LARGE, DType::F32, EFFORT), LARGE)?;
     teller.progress("measuring", 2, 3)?;
     let copying = time_of_copies(&group)?;
 
@@ -76,14 +76,16 @@ pub fn run() -> anyhow::Result<()> {
         same_bits_as_sequential: same_alone,
         all_reduces_of_ranks: notes.iter().map(|note| note.all_reduces).collect(),
         gradient_bytes: gradient,
-        latency,
-        bandwidth,
+        latency: small.row,
+        bandwidth: large.row,
         memory_copy_gbps: LARGE as f64 / copying / 1e9,
     })))?;
     // A rank that fails ends the others, so the report comes first.
     group.barrier()?;
     // The report is the first rank's, and what it says of others came through operations under test. The exit code is not.
     anyhow::ensure!(same_on == size && of_first == mine.digest, "rank {}: ranks have different weights", mine.rank);
+    let wrong = small.wrong_here + large.wrong_here;
+    anyhow::ensure!(wrong == 0, "rank {}: all-reduces gave {wrong} wrong elements", mine.rank);
     anyhow::ensure!(same_alone, "rank {}: training in one process gives other weights", mine.rank);
     Ok(())
 }
@@ -141,17 +143,25 @@ fn train(group: &Group, data: &Dataset, plan: &Plan, teller: &Teller) -> anyhow:
 /// Seconds that copies of [`LARGE`] bytes take when each rank makes one at the same time: an all-reduce of so many bytes
 /// reads and writes at least as much.
 fn time_of_copies(group: &Group) -> anyhow::Result<f64> {
-    let from = vec![1u8; LARGE as usize];
-    let mut to = vec![2u8; LARGE as usize];
-    let samples = measure(group, EFFORT, 1, |calls| {
-        for _ in 0..calls {
-            to.copy_from_slice(std::hint::black_box(&from));
-            std::hint::black_box(&mut to);
+    let mut copy = Copying { from: vec![1; LARGE as usize], to: vec![2; LARGE as usize] };
+    let samples = measure(group, EFFORT, &mut copy)?;
+    anyhow::ensure!(copy.to == copy.from, "a copy in memory differs from its original");
+    Ok(samples.quantile(0.5).max(1e-12))
+}
+
+struct Copying {
+    from: Vec<u8>,
+    to: Vec<u8>,
+}
+
+impl Subject for Copying {
+    fn call(&mut self, count: usize) -> anyhow::Result<()> {
+        for _ in 0..count {
+            self.to.copy_from_slice(std::hint::black_box(&self.from));
+            std::hint::black_box(&mut self.to);
         }
         Ok(())
-    })?;
-    anyhow::ensure!(to == from, "a copy in memory differs from its original");
-    Ok(samples.quantile(0.5).max(1e-12))
+    }
 }
 
 /// The first rank's voice.

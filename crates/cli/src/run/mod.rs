@@ -27,6 +27,7 @@ use anyhow::Context;
 use fulmen::parts::soft;
 use rustix::process::{Resource, getrlimit};
 
+pub use control::now;
 pub use relay::Reader;
 pub use start::{Args as StartArgs, start};
 pub use supervise::{Args as SuperviseArgs, supervise};
