@@ -1,6 +1,7 @@
 //! Starting a fabric.
 
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -131,6 +132,8 @@ pub(crate) struct Inner {
     pub(crate) pool: Pool,
     pub(crate) session: Session,
     timeout: Duration,
+    /// Groups formed so far.
+    groups: AtomicU64,
 }
 
 impl Fabric {
@@ -217,7 +220,8 @@ impl Fabric {
         let pool = Pool::with_rule(&pool, rule).map_err(memory("the pool"))?;
         let poll = options.poll.unwrap_or_else(|| PollPolicy::for_ranks(size));
         let (progress, timeout) = (Progress::new(lanes.clone()), options.timeout);
-        let inner = Inner { progress, lanes, neighbours, rank, size, poll, pool, session, timeout };
+        let inner =
+            Inner { progress, lanes, neighbours, rank, size, poll, pool, session, timeout, groups: AtomicU64::new(0) };
         Ok(Fabric { inner: Arc::new(inner) })
     }
 
@@ -255,6 +259,12 @@ impl Fabric {
     #[must_use]
     pub fn link_kind(&self) -> LinkKind {
         self.inner.link_kind()
+    }
+
+    /// A number for a group of all ranks, from 0: the same on all ranks, since they form groups in the same order.
+    #[must_use]
+    pub fn number_group(&self) -> u64 {
+        self.inner.groups.fetch_add(1, Ordering::Relaxed)
     }
 
     /// How a rank was lost, if it was.
