@@ -43,6 +43,10 @@ pub enum Loss {
     /// The coordinator lost it.
     #[error("{0}")]
     Session(LossCause),
+    /// It has ended its end of the link, and no longer reads or keeps what this rank relies on: it took this rank for lost
+    /// (a process that was stopped for long is), found the link broken, or left before this rank took its messages.
+    #[error("it has given up the link to this rank")]
+    GaveUp,
     /// It sent what the protocol does not allow, or the link to it failed.
     #[error("the link broke: {0}")]
     Broken(String),

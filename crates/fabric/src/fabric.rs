@@ -17,12 +17,9 @@ use crate::error::LinkKind;
 use crate::handshake::{self, Hello, ReachHello, Settings};
 use crate::lanes::{Lane, Lanes};
 use crate::liveness::Life;
-use crate::map::Neighbours;
+use crate::map::{Neighbours, Share};
 use crate::progress::Progress;
-use crate::{DeviceError, FabricError, FabricOptions, Loss, PollPolicy};
-
-/// How long a rank that leaves waits for sends whose handles were dropped.
-const FAREWELL: Duration = Duration::from_secs(2);
+use crate::{DeviceError, FabricError, FabricOptions, Loss, PollPolicy, clock};
 
 /// What the links of a fabric can run over.
 #[derive(Default)]
@@ -114,7 +111,7 @@ impl From<DeviceError> for StartError {
 }
 
 /// The ranks of a program, connected. A clone is another handle; with the last one, this rank leaves: it
-/// then waits up to 2 s for sends whose handles were dropped before they ended.
+/// then waits up to [`FabricOptions::farewell`] (2 s) for sends whose handles were dropped before they ended.
 #[derive(Clone)]
 pub struct Fabric {
     pub(crate) inner: Arc<Inner>,
@@ -132,6 +129,7 @@ pub(crate) struct Inner {
     pub(crate) pool: Pool,
     pub(crate) session: Session,
     timeout: Duration,
+    farewell: Duration,
     /// Groups formed so far.
     groups: AtomicU64,
 }
@@ -141,15 +139,15 @@ impl Fabric {
     ///
     /// Where options ask for windows and there is a node, ranks map one another's memory, which needs them on one host.
     /// Else links run over the first device that can be used, and its limits are checked first.
-    /// Returns within the options' timeout, and up to 5 s for the coordinator's verdict.
+    /// Returns within the options' timeout, and up to 10 s more for the coordinator's verdict.
     ///
     /// # Errors
     /// [`StartError`], which names the rank that is different or cannot be reached.
     pub fn start(session: Session, options: FabricOptions, providers: Providers) -> Result<Fabric, StartError> {
         check(&options)?;
         let (rank, size) = (session.rank(), session.size());
-        let deadline = Instant::now() + options.timeout;
-        let left = || deadline.saturating_duration_since(Instant::now());
+        let deadline = clock::after(options.timeout);
+        let left = || clock::until(deadline);
         let Providers { node, mut devices } = providers;
         let node = node.filter(|_| options.windows);
         if node.is_some() || size == 1 {
@@ -160,7 +158,9 @@ impl Fabric {
         let pool = Region::alloc(options.pool).map_err(memory("the pool (FULMEN_POOL sets its size)"))?;
         let control = Region::alloc(reach::control_len(size, &options.flow)).map_err(memory("the control region"))?;
         let control_memory = control.expose().map_err(memory("the control region"))?;
-        let control_key = node.as_ref().map(|node| node.share(&control)).transpose().map_err(StartError::Share)?;
+        // Taken back when they are dropped: the control region's as soon as everybody has mapped it.
+        let share = |region| node.as_ref().map(|node| Share::new(node, region)).transpose().map_err(StartError::Share);
+        let (control_share, pool_share) = (share(&control)?, share(&pool)?);
 
         let hello = Hello {
             build: env!("CARGO_PKG_VERSION").to_owned(),
@@ -170,9 +170,12 @@ impl Fabric {
                 profile: options.profile.clone(),
                 flow: options.flow,
             },
-            reach: node.as_ref().zip(control_key).map(|(node, control)| ReachHello {
-                node: node.address().to_bytes().to_vec(),
-                control: control.to_u64(),
+            reach: node.as_ref().zip(control_share.as_ref().zip(pool_share.as_ref())).map(|(node, (control, pool))| {
+                ReachHello {
+                    node: node.address().to_bytes().to_vec(),
+                    control: control.key().to_u64(),
+                    pool: pool.key().to_u64(),
+                }
             }),
         };
         let blobs = session.all_gather(&hello.to_bytes(), left())?;
@@ -181,8 +184,10 @@ impl Fabric {
         let bell = reach::doorbell(&control_memory);
         let life = Arc::new(Life::new(size, Box::new(bell.clone())));
         let neighbours = node
-            .map(|node| {
-                Neighbours::meet(node, rank, &hellos, &pool, &life, reach::control_len(size, &options.flow), left())
+            .zip(pool_share)
+            .map(|(node, share)| {
+                let control_len = reach::control_len(size, &options.flow);
+                Neighbours::meet(node, rank, &hellos, (&pool, share), &life, control_len, left())
             })
             .transpose();
         let rails = (!devices.is_empty())
@@ -199,12 +204,15 @@ impl Fabric {
                 return Err(StartError::PeerFailed { rank, problem });
             }
         }
-        if let (Some(node), Some(key)) = (neighbours.as_ref().map(|neighbours| neighbours.node()), control_key) {
-            // Everybody has mapped it.
-            node.unshare(key);
-        }
-        life.on_broken(session.desertion());
+        drop(control_share);
+        life.on_broken(session.cutter());
         let weak: Weak<Life> = Arc::downgrade(&life);
+        let cut = weak.clone();
+        session.on_cut(move |rank| {
+            if let Some(life) = cut.upgrade() {
+                life.lose(rank, Loss::GaveUp);
+            }
+        });
         session.on_lost(move |lost| {
             if let Some(life) = weak.upgrade() {
                 life.lose(lost.rank, Loss::Session(lost.cause.clone()));
@@ -219,9 +227,9 @@ impl Fabric {
         let lanes = Arc::new(Lanes::new(lanes, life, neighbours.clone(), parker));
         let pool = Pool::with_rule(&pool, rule).map_err(memory("the pool"))?;
         let poll = options.poll.unwrap_or_else(|| PollPolicy::for_ranks(size));
-        let (progress, timeout) = (Progress::new(lanes.clone()), options.timeout);
-        let inner =
-            Inner { progress, lanes, neighbours, rank, size, poll, pool, session, timeout, groups: AtomicU64::new(0) };
+        let FabricOptions { timeout, farewell, .. } = options;
+        let (progress, groups) = (Progress::new(lanes.clone()), AtomicU64::new(0));
+        let inner = Inner { progress, lanes, neighbours, rank, size, poll, pool, session, timeout, farewell, groups };
         Ok(Fabric { inner: Arc::new(inner) })
     }
 
@@ -291,7 +299,7 @@ impl Fabric {
 impl Inner {
     /// Before this rank leaves: what nobody waits for any more is given a little time to go out, and peers hear Bye.
     fn finish(&self) {
-        let end = Instant::now() + FAREWELL;
+        let end = clock::after(self.farewell);
         while self.lanes.sending() > 0 && Instant::now() < end {
             self.lanes.parker.park(Duration::from_millis(10), &mut || self.lanes.pump_all());
         }
@@ -300,6 +308,7 @@ impl Inner {
         while self.lanes.is_leaving() && Instant::now() < end {
             self.lanes.parker.park(Duration::from_millis(10), &mut || self.lanes.pump_all());
         }
+        self.lanes.give_up();
     }
 
     pub(crate) fn link_kind(&self) -> LinkKind {
@@ -335,9 +344,10 @@ fn reach_lanes(
     options: &FabricOptions,
 ) -> Result<Vec<Option<Lane>>, StartError> {
     let flow = &options.flow;
+    let size = neighbours.controls().count() as u32;
     let lane = |(peer, theirs): (u32, Option<&Exposed>)| {
         let Some(theirs) = theirs else { return Ok(None) };
-        let wire = reach::ReachWire::new((rank, control), (peer, theirs), flow, neighbours.clone())
+        let wire = reach::ReachWire::new(size, (rank, control), (peer, theirs), flow, neighbours.clone())
             .map_err(|_| StartError::Garbled { rank: peer })?;
         Ok(Some(Lane::new(Link::new(reach::config(flow)), Box::new(wire))))
     };

@@ -34,6 +34,8 @@ pub(crate) struct ReachHello {
     pub node: Vec<u8>,
     /// The key of its control region.
     pub control: u64,
+    /// The key of its pool.
+    pub pool: u64,
 }
 
 impl Hello {
@@ -89,7 +91,7 @@ mod tests {
 
     fn hello() -> Hello {
         let settings = Settings { windows: true, devices: false, profile: None, flow: Flow::default() };
-        Hello { build: "1.0".into(), settings, reach: Some(ReachHello { node: vec![7; 48], control: 9 }) }
+        Hello { build: "1.0".into(), settings, reach: Some(ReachHello { node: vec![7; 48], control: 9, pool: 8 }) }
     }
 
     #[test]

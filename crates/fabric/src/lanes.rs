@@ -2,14 +2,30 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
 
 use fulmen_memory::Exposed;
+use fulmen_reach::ReachError;
 
 use crate::driver::{Broken, Parker, Wire};
-use crate::engine::{Copy, Into, Lent, Link};
+use crate::engine::{Copy, Into, Lent, Link, OpId};
 use crate::liveness::Life;
-use crate::map::{MAP_TIMEOUT, Neighbours, RegionRef};
-use crate::{FabricError, Loss};
+use crate::map::{Neighbours, RegionRef};
+use crate::{FabricError, Loss, clock};
+
+/// How long a thread that waits for its own operation waits for a peer's memory at a time: whoever gives an operation
+/// up waits until nobody is at it.
+const FOR_ITSELF: Duration = Duration::from_secs(1);
+/// The same for one that moves others' operations on.
+const FOR_OTHERS: Duration = Duration::from_millis(100);
+
+/// Why a copy was not made.
+#[derive(Debug)]
+pub(crate) enum CopyError {
+    /// The peer has not handed its memory over yet.
+    Late,
+    Failed(FabricError),
+}
 
 /// A link and what carries it.
 pub(crate) struct Lane {
@@ -83,26 +99,60 @@ impl Lanes {
     }
 
     /// Moves one lane on: true if anything moved. The lane is unlocked while large copies are made.
+    ///
+    /// `own` is the operation for which the caller asks, if it does, and `until` its deadline. Threads that wait for
+    /// others are woken if these have ended.
     #[inline]
     pub(crate) fn pump<'a>(
         &'a self,
         rank: u32,
         mut lane: MutexGuard<'a, Lane>,
         lent: &mut Lent<'_>,
+        own: Option<OpId>,
+        until: Option<Instant>,
     ) -> (bool, MutexGuard<'a, Lane>) {
+        let own_is_open = own.is_some_and(|op| !lane.link.is_done(op));
+        let (ended, lender) = (lane.link.ended(), lane.link.awaits_lender());
         let mut moved = self.pump_frames(rank, &mut lane, lent);
         while let Some(copy) = lane.link.next_copy(lent) {
             drop(lane);
-            let (op, copied) = (copy.op, self.copy(rank, copy, lent));
-            if let Err(error) = &copied {
-                tracing::warn!(rank, %error, "a message could not be copied");
-            }
+            let (op, copied) = (copy.op, self.copy(rank, copy, lent, until));
             lane = self.lock(rank).expect("the lane that was unlocked");
-            lane.link.copied(op, copied.is_ok());
+            if !self.copied(rank, &mut lane, op, copied) {
+                break;
+            }
             self.pump_frames(rank, &mut lane, lent);
             moved = true;
         }
+        let own_ended = own_is_open && own.is_some_and(|op| lane.link.is_done(op));
+        let others = lane.link.ended().wrapping_sub(ended) != u32::from(own_ended);
+        let next = lane.link.awaits_lender();
+        if others || (next.is_some() && next != lender && next != own) {
+            self.parker.wake();
+        }
         (moved, lane)
+    }
+
+    /// Takes note of what came of a copy: false if it is to be tried again later.
+    pub(crate) fn copied(&self, rank: u32, lane: &mut Lane, op: OpId, copied: Result<(), CopyError>) -> bool {
+        match copied {
+            Ok(()) if lane.wire.is_given_up() => {
+                // What was copied may be anything.
+                self.life.lose(rank, Loss::GaveUp);
+                lane.sever();
+                lane.link.copied(op, false);
+            }
+            Ok(()) => lane.link.copied(op, true),
+            Err(CopyError::Late) => {
+                lane.link.put_back(op);
+                return false;
+            }
+            Err(CopyError::Failed(error)) => {
+                tracing::warn!(rank, %error, "a message could not be copied");
+                lane.link.copied(op, false);
+            }
+        }
+        true
     }
 
     #[inline]
@@ -114,9 +164,8 @@ impl Lanes {
         let losses = self.life.count();
         let moved = match lane.wire.pump(&mut lane.link, lent) {
             Ok(moved) => moved,
-            Err(Broken(problem)) => {
-                self.life.lose(rank, Loss::Broken(problem));
-                lane.sever();
+            Err(broken) => {
+                self.fail(rank, lane, broken);
                 return true;
             }
         };
@@ -133,6 +182,13 @@ impl Lanes {
         moved
     }
 
+    /// Ends a lane whose wire failed.
+    pub(crate) fn fail(&self, rank: u32, lane: &mut Lane, Broken(problem): Broken) {
+        let loss = if lane.wire.is_given_up() { Loss::GaveUp } else { Loss::Broken(problem) };
+        lane.sever();
+        self.life.lose(rank, loss);
+    }
+
     /// Moves all lanes on that nobody else is at: true if anything moved.
     pub(crate) fn pump_all(&self) -> bool {
         let mut moved = false;
@@ -143,7 +199,7 @@ impl Lanes {
                 Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
                 Err(TryLockError::WouldBlock) => continue,
             };
-            moved |= self.pump(rank, lane, &mut Lent::Nothing).0;
+            moved |= self.pump(rank, lane, &mut Lent::Nothing, None, None).0;
         }
         moved
     }
@@ -177,12 +233,34 @@ impl Lanes {
         }
     }
 
-    /// Makes the copy of a rendezvous.
-    fn copy(&self, rank: u32, copy: Copy, lent: &mut Lent<'_>) -> Result<(), FabricError> {
+    /// Ends the links on which something is still to be sent, so that memory which peers were offered can go: they see
+    /// that it is no longer what it was.
+    pub(crate) fn give_up(&self) {
+        for rank in 0..self.lanes.len() as u32 {
+            if let Some(mut lane) = self.lock(rank)
+                && lane.link.sending() > 0
+            {
+                lane.sever();
+            }
+        }
+    }
+
+    /// Makes the copy of a rendezvous. Where the peer's memory is not mapped yet, it waits for that for a bounded time.
+    pub(crate) fn copy(
+        &self,
+        rank: u32,
+        copy: Copy,
+        lent: &mut Lent<'_>,
+        until: Option<Instant>,
+    ) -> Result<(), CopyError> {
         const OP: &str = "recv";
-        let neighbours = self.neighbours.as_ref().ok_or(FabricError::NoWindows { op: OP })?;
+        let neighbours = self.neighbours.as_ref().ok_or(CopyError::Failed(FabricError::NoWindows { op: OP }))?;
         let at = RegionRef { key: copy.from.key, offset: copy.from.offset, len: copy.len };
-        let from: Exposed = neighbours.map(OP, rank, at, MAP_TIMEOUT)?;
+        let patience = until.map_or(FOR_OTHERS, |until| clock::until(until).min(FOR_ITSELF));
+        let from: Exposed = neighbours.map(OP, rank, at, patience).map_err(|error| match error {
+            FabricError::Reach { cause, .. } if matches!(*cause, ReachError::TimedOut { .. }) => CopyError::Late,
+            error => CopyError::Failed(error),
+        })?;
         match copy.into {
             Into::Memory(memory) => from.copy_to(0, &memory, 0, from.len()),
             Into::Lent => {

@@ -180,7 +180,7 @@ fn read_secret(fd: u32, wait: Duration) -> Result<Secret, LaunchError> {
         other => unreadable(other),
     })?;
 
-    let end = Instant::now() + wait;
+    let end = crate::clock::after(wait);
     let mut bytes = [0; SECRET_LEN + 1];
     let mut filled = 0;
     while filled < bytes.len() {

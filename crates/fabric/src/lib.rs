@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bootstrap;
+mod clock;
 mod driver;
 pub mod engine;
 mod error;
@@ -21,6 +22,8 @@ mod map;
 mod messages;
 mod options;
 mod progress;
+#[cfg(test)]
+mod tests;
 mod wait;
 mod window;
 

@@ -5,16 +5,21 @@
 //! process's death; every wait on the dead rank ends in **under 2 s**. A process that is merely stopped is not lost to
 //! the first, and lost to the second only after the silence that the coordinator allows.
 //!
-//! A link that breaks between two live processes is a loss too. The end that finds out leaves the coordinator without a
-//! goodbye, so that the other end, and everybody else, hears of it as fast as of a death.
+//! A link that breaks between two live processes is a loss too, for its two ends and nobody else. The end that finds out
+//! has the coordinator tell the other one. Since a link also breaks because the process at its other end has died, which
+//! the coordinator may say a little later, errors wait half a second for that better cause.
 //!
 //! A waiting thread looks at one counter in its own memory, and only when that has moved at who it was.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use crate::Loss;
 use crate::driver::Parker;
+
+/// How long an error about a broken link waits for the word that the process behind it has ended.
+const GRACE: Duration = Duration::from_millis(500);
 
 /// The ranks that a wait depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,38 +44,60 @@ impl<'a, const N: usize> From<&'a [u32; N]> for On<'a> {
 
 /// The losses that this rank knows of.
 pub(crate) struct Life {
+    size: u32,
     /// How many there are: what waits look at.
     count: AtomicU32,
-    lost: Mutex<Vec<Option<Loss>>>,
+    /// In the order in which they were noted.
+    lost: Mutex<Vec<Lost>>,
+    /// Notified when a broken link has turned out to be a death.
+    explained: Condvar,
     parker: Box<dyn Parker>,
-    /// Tells the others that this rank cannot go on.
-    desert: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    /// Has a rank told that the link to it is over.
+    cut: OnceLock<Box<dyn Fn(u32) + Send + Sync>>,
+}
+
+struct Lost {
+    rank: u32,
+    loss: Loss,
+    at: Instant,
 }
 
 impl Life {
     pub(crate) fn new(size: u32, parker: Box<dyn Parker>) -> Life {
-        Life { count: AtomicU32::new(0), lost: Mutex::new(vec![None; size as usize]), parker, desert: OnceLock::new() }
+        let (lost, explained) = (Mutex::default(), Condvar::new());
+        Life { size, count: AtomicU32::new(0), lost, explained, parker, cut: OnceLock::new() }
     }
 
-    /// Notes a loss, the first of a rank only, and wakes whoever waits.
+    /// Notes a loss, the first of a rank only, and wakes whoever waits. That a process has ended, or is lost to the
+    /// coordinator, also explains why the link to it broke before.
     pub(crate) fn lose(&self, rank: u32, loss: Loss) {
-        let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(slot @ None) = lost.get_mut(rank as usize) else { return };
+        if rank >= self.size {
+            return;
+        }
+        let mut lost = self.lock();
+        if let Some(known) = lost.iter_mut().find(|lost| lost.rank == rank) {
+            if matches!(known.loss, Loss::Broken(_)) && matches!(loss, Loss::Ended | Loss::Session(_)) {
+                tracing::debug!(rank, cause = %loss, "the lost rank is dead");
+                known.loss = loss;
+                self.explained.notify_all();
+            }
+            return;
+        }
         tracing::debug!(rank, cause = %loss, "lost a rank");
         let broken = matches!(loss, Loss::Broken(_));
-        *slot = Some(loss);
+        lost.push(Lost { rank, loss, at: Instant::now() });
         self.count.fetch_add(1, Ordering::Release);
         drop(lost);
-        if broken && let Some(desert) = self.desert.get() {
-            desert();
+        if broken && let Some(cut) = self.cut.get() {
+            cut(rank);
         }
         self.parker.wake();
     }
 
-    /// What to do as soon as a link breaks: its other end has a process that lives and cannot know of it.
-    pub(crate) fn on_broken(&self, desert: impl Fn() + Send + Sync + 'static) {
+    /// What to do as soon as a link breaks: its other end has a process that may live and may not know of it.
+    pub(crate) fn on_broken(&self, cut: impl Fn(u32) + Send + Sync + 'static) {
         // It is said once, at the start.
-        let _ = self.desert.set(Box::new(desert));
+        let _ = self.cut.set(Box::new(cut));
     }
 
     /// Changes with every loss.
@@ -79,28 +106,48 @@ impl Life {
         self.count.load(Ordering::Acquire)
     }
 
-    /// How a rank was lost, if it was.
+    /// How a rank was lost, if it was, as far as is known now.
+    #[inline]
     pub(crate) fn loss(&self, rank: u32) -> Option<Loss> {
         if self.count() == 0 {
             return None;
         }
-        let lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
-        lost.get(rank as usize).cloned().flatten()
+        self.lock().iter().find(|lost| lost.rank == rank).map(|lost| lost.loss.clone())
     }
 
-    /// The first of these ranks that is lost.
-    pub(crate) fn first(&self, on: On<'_>) -> Option<(u32, Loss)> {
-        let lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
-        let look = |rank: u32| lost.get(rank as usize).cloned().flatten().map(|loss| (rank, loss));
-        match on {
-            On::All => (0..lost.len() as u32).find_map(look),
-            On::Ranks(ranks) => ranks.iter().copied().find_map(look),
+    /// How a rank was lost, if it was, for an error: waits a moment for a better cause than that its link broke.
+    #[inline]
+    pub(crate) fn cause(&self, rank: u32) -> Option<Loss> {
+        if self.count() == 0 {
+            return None;
         }
+        self.first(On::Ranks(&[rank])).map(|(_, loss)| loss)
+    }
+
+    /// Which of these ranks was lost first, and how, for an error: as [`Life::cause`].
+    pub(crate) fn first(&self, on: On<'_>) -> Option<(u32, Loss)> {
+        let counts = |lost: &&Lost| match on {
+            On::All => true,
+            On::Ranks(ranks) => ranks.contains(&lost.rank),
+        };
+        let lost = self.lock();
+        let (rank, at) = lost.iter().find(counts).map(|lost| (lost.rank, lost.at))?;
+        let of = |lost: &[Lost]| lost.iter().find(|lost| lost.rank == rank).map(|lost| lost.loss.clone());
+        let left = GRACE.saturating_sub(at.elapsed());
+        let unexplained = |lost: &mut Vec<Lost>| matches!(of(lost), Some(Loss::Broken(_)));
+        let (lost, _) =
+            self.explained.wait_timeout_while(lost, left, unexplained).unwrap_or_else(PoisonError::into_inner);
+        of(&lost).map(|loss| (rank, loss))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Lost>> {
+        self.lost.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::time::Duration;
 
     use super::*;
@@ -124,5 +171,39 @@ mod tests {
         assert_eq!(life.first(On::Ranks(&[0, 1])), None);
         assert_eq!(life.first((&[1, 2]).into()), Some((2, Loss::Ended)));
         assert_eq!(life.first(On::All), Some((2, Loss::Ended)));
+    }
+
+    #[test]
+    fn the_rank_that_was_lost_first_is_named() {
+        let life = Life::new(3, Box::new(Deaf));
+        life.lose(2, Loss::Ended);
+        life.lose(0, Loss::GaveUp);
+        assert_eq!(life.first(On::All), Some((2, Loss::Ended)));
+        assert_eq!(life.first(On::Ranks(&[0, 2])), Some((2, Loss::Ended)));
+        assert_eq!(life.cause(0), Some(Loss::GaveUp));
+    }
+
+    #[test]
+    fn the_death_behind_a_broken_link_is_its_cause_and_a_broken_link_alone_says_so_to_its_other_end() {
+        let life = Arc::new(Life::new(4, Box::new(Deaf)));
+        let cut = Arc::new(Mutex::new(Vec::new()));
+        let told = cut.clone();
+        life.on_broken(move |rank| told.lock().unwrap().push(rank));
+        life.lose(2, Loss::Broken("no answer".into()));
+        let asking = std::thread::spawn({
+            let life = life.clone();
+            move || life.cause(2)
+        });
+        let dead = Loss::Session(crate::LossCause::Closed);
+        life.lose(2, dead.clone());
+        // Whether it was asked before or after.
+        assert!(asking.join().unwrap().is_some());
+        assert_eq!(life.cause(2), Some(dead));
+        life.lose(2, Loss::Left);
+        life.lose(1, Loss::Broken("a bad frame".into()));
+        assert_eq!(life.cause(1), Some(Loss::Broken("a bad frame".into())), "nothing better is heard of");
+        life.lose(3, Loss::GaveUp);
+        assert_eq!(*cut.lock().unwrap(), [2, 1]);
+        assert_eq!(life.count(), 3);
     }
 }

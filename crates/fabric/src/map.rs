@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fulmen_memory::{Exposed, Region};
 use fulmen_reach::{Doorbell, Node, NodeAddress, Peer, ReachError, ShareKey};
@@ -10,7 +10,7 @@ use fulmen_reach::{Doorbell, Node, NodeAddress, Peer, ReachError, ShareKey};
 use crate::driver::reach;
 use crate::handshake::Hello;
 use crate::liveness::Life;
-use crate::{Fabric, FabricError, Loss, OpName, StartError};
+use crate::{Fabric, FabricError, Loss, OpName, StartError, clock};
 
 /// How long a peer's answer to a request for its memory may take. Its node answers from a thread of its own; a process
 /// that is stopped does not.
@@ -28,9 +28,33 @@ pub struct RegionRef {
     pub len: u64,
 }
 
+/// A region that other processes may map for as long as this value exists.
+pub(crate) struct Share {
+    node: Node,
+    key: ShareKey,
+}
+
+impl Share {
+    pub(crate) fn new(node: &Node, region: &Region) -> Result<Share, ReachError> {
+        Ok(Share { node: node.clone(), key: node.share(region)? })
+    }
+
+    pub(crate) fn key(&self) -> ShareKey {
+        self.key
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.node.unshare(self.key);
+    }
+}
+
 /// The other ranks of this host.
 pub(crate) struct Neighbours {
     node: Node,
+    /// This rank's pool.
+    _pool: Share,
     /// By rank; `None` for this one.
     peers: Vec<Option<Neighbour>>,
     /// The keys of this rank's own regions, by their ids. The pool's is the first.
@@ -46,19 +70,21 @@ struct Neighbour {
 }
 
 impl Neighbours {
-    /// Connects to all other ranks, maps their control regions, shares this rank's pool and has losses noted in `life`.
+    /// Connects to all other ranks, maps their control regions and pools, and has losses noted in `life`. `pool` is this
+    /// rank's, and how it is shared.
+    ///
+    /// After the meeting nobody needs an answer from a rank that may have ended by then: what it has is mapped.
     pub(crate) fn meet(
         node: Node,
         rank: u32,
         hellos: &[Hello],
-        pool: &Region,
+        (pool, shared): (&Region, Share),
         life: &Arc<Life>,
         control_len: usize,
         timeout: Duration,
     ) -> Result<Neighbours, StartError> {
-        let deadline = Instant::now() + timeout;
-        let left = || deadline.saturating_duration_since(Instant::now());
-        let pool_key = node.share(pool).map_err(StartError::Share)?;
+        let deadline = clock::after(timeout);
+        let left = || clock::until(deadline);
         let addresses = (0..).zip(hellos).map(|(rank, hello)| address(rank, hello)).collect::<Result<Vec<_>, _>>()?;
 
         let ranks: HashMap<NodeAddress, u32> = addresses.iter().map(|(address, _)| *address).zip(0..).collect();
@@ -70,16 +96,18 @@ impl Neighbours {
         }));
 
         let mut peers = Vec::with_capacity(addresses.len());
-        for (other, (address, control)) in (0..).zip(&addresses) {
+        for (other, (address, keys)) in (0..).zip(&addresses) {
             if other == rank {
                 peers.push(None);
                 continue;
             }
             let failed = |cause| StartError::Reach { rank: other, cause };
             let peer = node.connect(address, left()).map_err(failed)?;
-            let control = peer.map(*control, left()).map_err(failed)?;
-            let memory = |cause| StartError::Memory { what: "a peer's control region", cause };
-            let control = control.expose().map_err(memory)?;
+            let memory = |what| move |cause| StartError::Memory { what, cause };
+            let control = peer.map(keys.control, left()).map_err(failed)?;
+            let control = control.expose().map_err(memory("a peer's control region"))?;
+            let pool = peer.map(keys.pool, left()).map_err(failed)?;
+            let pool = pool.expose().map_err(memory("a peer's pool"))?;
             if control.len() < control_len {
                 return Err(StartError::Garbled { rank: other });
             }
@@ -88,14 +116,11 @@ impl Neighbours {
                 life.lose(other, Loss::Ended);
             }
             let bell = reach::doorbell(&control);
-            peers.push(Some(Neighbour { peer, bell, control, regions: RwLock::default() }));
+            let regions = RwLock::new(vec![(keys.pool.to_u64(), pool)]);
+            peers.push(Some(Neighbour { peer, bell, control, regions }));
         }
-        let keys = RwLock::new(vec![(pool.id(), pool_key)]);
-        Ok(Neighbours { node, peers, keys })
-    }
-
-    pub(crate) fn node(&self) -> &Node {
-        &self.node
+        let keys = RwLock::new(vec![(pool.id(), shared.key())]);
+        Ok(Neighbours { node, _pool: shared, peers, keys })
     }
 
     /// The control regions of all ranks but this one.
@@ -167,11 +192,18 @@ impl Neighbours {
     }
 }
 
-fn address(rank: u32, hello: &Hello) -> Result<(NodeAddress, ShareKey), StartError> {
+/// What a rank shares from the start.
+struct Keys {
+    control: ShareKey,
+    pool: ShareKey,
+}
+
+fn address(rank: u32, hello: &Hello) -> Result<(NodeAddress, Keys), StartError> {
     let reach = hello.reach.as_ref().ok_or(StartError::Garbled { rank })?;
     let bytes = reach.node.as_slice().try_into().map_err(|_| StartError::Garbled { rank })?;
     let address = NodeAddress::from_bytes(bytes).map_err(|cause| StartError::Reach { rank, cause })?;
-    Ok((address, ShareKey::from_u64(reach.control)))
+    let keys = Keys { control: ShareKey::from_u64(reach.control), pool: ShareKey::from_u64(reach.pool) };
+    Ok((address, keys))
 }
 
 impl Fabric {
@@ -182,8 +214,8 @@ impl Fabric {
         self.inner.neighbours.as_ref()?.reference(memory)
     }
 
-    /// The bytes that another rank [referred to](Fabric::region_ref). The first reference to a region maps it, which
-    /// takes the peer's answer (at most 30 s); later ones find it mapped.
+    /// The bytes that another rank [referred to](Fabric::region_ref). Pools are mapped from the start, and windows while
+    /// they exist here; the first reference to another region maps it, which takes the peer's answer (at most 30 s).
     ///
     /// # Errors
     /// [`FabricError::NoSuchRank`], [`FabricError::NoWindows`], [`FabricError::Reach`], and

@@ -14,13 +14,13 @@ use std::fmt;
 use std::sync::MutexGuard;
 use std::task::Poll;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fulmen_memory::Exposed;
 
 use crate::engine::{Cancel, Lent, OpError, OpId, Source, Target};
 use crate::lanes::Lane;
-use crate::{Fabric, FabricError, Loss, OpName};
+use crate::{Fabric, FabricError, Loss, OpName, clock};
 
 /// Payload up to which a message of exposed memory goes through the stack.
 const SHORT: usize = 256;
@@ -70,9 +70,8 @@ impl Fabric {
                 }
                 Ok(false) => {}
                 Err(broken) => {
-                    lane.sever();
+                    self.inner.lanes.fail(to, &mut lane, broken);
                     drop(lane);
-                    self.inner.lanes.life.lose(to, Loss::Broken(broken.0));
                     return self.check_alive(OP, to);
                 }
             }
@@ -103,7 +102,7 @@ impl Fabric {
         let op = lane.link.recv(tag, Target::Lent(into.len() as u64));
         let mut lent = Lent::Target(op, into);
         // Most often it is there, or nearly.
-        match self.poll_locked(from, lane, op, &mut lent) {
+        match self.poll_locked(from, lane, op, &mut lent, None) {
             Poll::Ready(outcome) => self.told(OP, from, outcome),
             Poll::Pending => self.finish(OP, from, op, timeout, &mut lent),
         }
@@ -146,7 +145,7 @@ impl Fabric {
     fn go_on(&self, name: OpName, rank: u32, op: OpId) -> Operation {
         let lanes = &self.inner.lanes;
         if let Some(lane) = lanes.lock(rank) {
-            let (_, lane) = lanes.pump(rank, lane, &mut Lent::Nothing);
+            let (_, lane) = lanes.pump(rank, lane, &mut Lent::Nothing, Some(op), None);
             let done = lane.link.is_done(op);
             drop(lane);
             if !done {
@@ -164,17 +163,17 @@ impl Fabric {
     /// A message to a lost rank would be sent for nobody.
     #[inline]
     fn check_alive(&self, op: OpName, rank: u32) -> Result<(), FabricError> {
-        match self.inner.lanes.life.loss(rank) {
+        match self.inner.lanes.life.cause(rank) {
             None => Ok(()),
             Some(cause) => Err(FabricError::PeerLost { rank, link: self.link_kind(), op, cause }),
         }
     }
 
-    /// Moves the lane on and looks whether the operation has ended.
-    fn poll_op(&self, rank: u32, op: OpId, lent: &mut Lent<'_>) -> Poll<Result<u64, OpError>> {
+    /// Moves the lane on and looks whether the operation has ended. `until` is its deadline, if it has one.
+    fn poll_op(&self, rank: u32, op: OpId, lent: &mut Lent<'_>, until: Option<Instant>) -> Poll<Result<u64, OpError>> {
         let lanes = &self.inner.lanes;
         let lane = lanes.lock(rank).expect("the lane on which the operation was started");
-        self.poll_locked(rank, lane, op, lent)
+        self.poll_locked(rank, lane, op, lent, until)
     }
 
     #[inline]
@@ -184,13 +183,14 @@ impl Fabric {
         lane: MutexGuard<'_, Lane>,
         op: OpId,
         lent: &mut Lent<'_>,
+        until: Option<Instant>,
     ) -> Poll<Result<u64, OpError>> {
         let lanes = &self.inner.lanes;
-        let (_, mut lane) = lanes.pump(rank, lane, lent);
+        let (_, mut lane) = lanes.pump(rank, lane, lent, Some(op), until);
         let outcome = lane.link.poll(op, lent);
         if outcome.is_ready() && lane.link.has_answers() {
             // It made room that the peer may wait for.
-            drop(lanes.pump(rank, lane, lent));
+            drop(lanes.pump(rank, lane, lent, None, until));
         }
         outcome
     }
@@ -204,7 +204,8 @@ impl Fabric {
         timeout: Duration,
         lent: &mut Lent<'_>,
     ) -> Result<usize, FabricError> {
-        let outcome = self.wait(name, &[rank], timeout, || self.poll_op(rank, op, lent));
+        let until = Some(clock::after(timeout));
+        let outcome = self.wait(name, &[rank], timeout, || self.poll_op(rank, op, lent, until));
         match outcome {
             Ok(outcome) => self.told(name, rank, outcome),
             Err(error) => loop {
@@ -213,12 +214,14 @@ impl Fabric {
                 match lane.link.cancel(op) {
                     Cancel::Released => {
                         // The peer may have to hear of it.
-                        drop(lanes.pump(rank, lane, &mut Lent::Nothing));
+                        drop(lanes.pump(rank, lane, &mut Lent::Nothing, None, until));
+                        // Another thread's message may be the next to go now.
+                        lanes.parker.wake();
                         return Err(error);
                     }
                     Cancel::Busy => {
                         lane.link.detach(op);
-                        drop(lanes.pump(rank, lane, &mut Lent::Nothing));
+                        drop(lanes.pump(rank, lane, &mut Lent::Nothing, None, until));
                         self.inner.progress.need();
                         return Err(error);
                     }
@@ -248,7 +251,7 @@ impl Fabric {
                 FabricError::PeerFailed { op, rank, problem: "the sender's memory could not be mapped".into() }
             }
             OpError::Left | OpError::Severed => {
-                let cause = self.inner.lanes.life.loss(rank).unwrap_or(Loss::Left);
+                let cause = self.inner.lanes.life.cause(rank).unwrap_or(Loss::Left);
                 FabricError::PeerLost { rank, link, op, cause }
             }
         })
@@ -256,7 +259,8 @@ impl Fabric {
 }
 
 impl Operation {
-    /// Whether it has ended, and how: the bytes of the message. Moves it on.
+    /// Whether it has ended, and how: the bytes of the message. Moves it on, for which it may wait up to 0.1 s for a
+    /// peer to hand over memory that is not mapped yet.
     ///
     /// # Errors
     /// As [`Fabric::send`] and [`Fabric::recv`], but without a deadline.
@@ -265,7 +269,7 @@ impl Operation {
     /// If the outcome was told before.
     pub fn test(&mut self) -> Option<Result<usize, FabricError>> {
         let op = self.op.expect("an operation tells its outcome once");
-        match self.fabric.poll_op(self.rank, op, &mut Lent::Nothing) {
+        match self.fabric.poll_op(self.rank, op, &mut Lent::Nothing, None) {
             Poll::Pending => None,
             Poll::Ready(outcome) => {
                 self.op = None;

@@ -23,6 +23,8 @@ pub struct FabricOptions {
     pub profile: Option<String>,
     /// How much a link carries at once.
     pub flow: Flow,
+    /// How long a rank that leaves waits for sends whose handles were dropped before they ended: 2 s.
+    pub farewell: Duration,
     /// How a thread waits; `None` chooses by the number of ranks and of processors.
     pub poll: Option<PollPolicy>,
 }
@@ -80,6 +82,7 @@ impl Default for FabricOptions {
             windows: true,
             profile: None,
             flow: Flow::default(),
+            farewell: Duration::from_secs(2),
             poll: None,
         }
     }

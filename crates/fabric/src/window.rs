@@ -9,7 +9,7 @@ use fulmen_reach::ShareKey;
 use serde::{Deserialize, Serialize};
 
 use crate::fabric::Inner;
-use crate::{Fabric, FabricError, OpName};
+use crate::{Fabric, FabricError, OpName, clock};
 
 const OP: OpName = "window";
 
@@ -36,13 +36,13 @@ impl Fabric {
     /// # Errors
     /// [`FabricError::NoWindows`] where ranks do not map one another's memory, [`FabricError::Mismatch`] if ranks ask
     /// for different lengths, [`FabricError::PeerFailed`], [`FabricError::Memory`], [`FabricError::Reach`], and
-    /// [`FabricError::Session`], also when `timeout` has passed (with up to 5 s more for the coordinator's verdict).
+    /// [`FabricError::Session`], also when `timeout` has passed (with up to 10 s more for the coordinator's verdict).
     /// When one rank fails, all do.
     pub fn window(&self, len: usize, timeout: Duration) -> Result<Window, FabricError> {
         let inner = &self.inner;
         let Some(neighbours) = &inner.neighbours else { return Err(FabricError::NoWindows { op: OP }) };
-        let deadline = Instant::now() + timeout;
-        let left = || deadline.saturating_duration_since(Instant::now());
+        let deadline = clock::after(timeout);
+        let left = || clock::until(deadline);
         let session = |cause| FabricError::Session { op: OP, cause };
 
         let own = Region::alloc(len)
@@ -122,8 +122,7 @@ impl Window {
                 self.parts.push(own.clone());
                 continue;
             }
-            let left = deadline.saturating_duration_since(Instant::now());
-            let part = neighbours.region(OP, rank, key, left)?;
+            let part = neighbours.region(OP, rank, key, clock::until(deadline))?;
             self.keys[rank as usize] = key;
             if part.len() < own.len() {
                 let (len, region) = (own.len() as u64, part.len() as u64);

@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use fulmen_memory::Region;
@@ -33,13 +33,28 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// Frames taken from one connection before the others have their turn.
 const FRAMES_A_TURN: usize = 16;
 
-type OnDeath = Arc<dyn Fn(&NodeAddress) + Send + Sync>;
+type OnDeath = dyn Fn(&NodeAddress) + Send + Sync;
+
+/// What is called when a peer dies: for as long as the node is open, or as somebody else keeps it.
+pub(crate) enum Callback {
+    Owned(Arc<OnDeath>),
+    Lent(Weak<OnDeath>),
+}
+
+impl Callback {
+    fn get(&self) -> Option<Arc<OnDeath>> {
+        match self {
+            Callback::Owned(callback) => Some(callback.clone()),
+            Callback::Lent(callback) => callback.upgrade(),
+        }
+    }
+}
 
 /// What the node's handles and its thread share.
 pub(crate) struct Core {
     address: NodeAddress,
     shares: Mutex<HashMap<u64, Region>>,
-    on_death: Mutex<Vec<OnDeath>>,
+    on_death: Mutex<Vec<Callback>>,
     /// Links for the thread to watch.
     adopted: Mutex<Vec<Arc<Link>>>,
     stopped: AtomicBool,
@@ -92,8 +107,19 @@ impl Core {
         lock(&self.shares).get(&key).cloned()
     }
 
-    pub(crate) fn on_death(&self, callback: OnDeath) {
-        lock(&self.on_death).push(callback);
+    pub(crate) fn on_death(&self, callback: Callback) {
+        let mut callbacks = lock(&self.on_death);
+        // Those whose owners are gone go with the next one that comes, so that they cannot pile up.
+        callbacks.retain(|known| match known {
+            Callback::Owned(_) => true,
+            Callback::Lent(callback) => callback.strong_count() > 0,
+        });
+        callbacks.push(callback);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn callbacks(&self) -> usize {
+        lock(&self.on_death).len()
     }
 
     /// Has the thread watch a link, which it greets first.
@@ -119,6 +145,10 @@ impl Core {
         // When there is no room, there are bytes to wake up by.
         let _ = (&self.wake).write(&[1]);
     }
+}
+
+fn is_ready(events: PollFlags) -> bool {
+    !events.is_empty()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -153,13 +183,13 @@ impl Hub {
                 continue;
             };
             let mut ready = ready.into_iter();
-            if ready.next() == Some(true) {
+            if ready.next().is_some_and(is_ready) {
                 self.drain_wake_ups();
             }
-            let acceptable = ready.next() == Some(true);
+            let acceptable = ready.next().is_some_and(is_ready);
             let (outgoing, incoming) = (self.outgoing.len(), self.incoming.len());
-            let of_outgoing: Vec<bool> = ready.by_ref().take(outgoing).collect();
-            let of_incoming: Vec<bool> = ready.take(incoming).collect();
+            let of_outgoing: Vec<PollFlags> = ready.by_ref().take(outgoing).collect();
+            let of_incoming: Vec<PollFlags> = ready.take(incoming).collect();
             self.serve_outgoing(&of_outgoing);
             self.serve_incoming(&of_incoming);
             if acceptable {
@@ -168,8 +198,8 @@ impl Hub {
         }
     }
 
-    /// Parks until something happens; which of wake-ups, listener, outgoing and incoming connections is ready.
-    fn poll(&mut self) -> Option<Vec<bool>> {
+    /// Parks until something happens; what wake-ups, listener, outgoing and incoming connections are ready for.
+    fn poll(&mut self) -> Option<Vec<PollFlags>> {
         let now = Instant::now();
         self.accept_from = self.accept_from.filter(|from| *from > now);
         let greeting_due = self.incoming.iter().filter_map(Incoming::greeting_due).min();
@@ -190,7 +220,7 @@ impl Hub {
             // More descriptors than the limit allows, or no memory: it may pass.
             Err(_) => return None,
         }
-        Some(polled.iter().map(|it| !it.revents().is_empty()).collect())
+        Some(polled.iter().map(PollFd::revents).collect())
     }
 
     fn drain_wake_ups(&mut self) {
@@ -198,11 +228,11 @@ impl Hub {
         while matches!((&self.woken).read(&mut bytes), Ok(read) if read == bytes.len()) {}
     }
 
-    fn serve_outgoing(&mut self, ready: &[bool]) {
+    fn serve_outgoing(&mut self, ready: &[PollFlags]) {
         let mut ready = ready.iter();
         let mut deaths = Vec::new();
         self.outgoing.retain_mut(|outgoing| {
-            if ready.next() != Some(&true) {
+            if !ready.next().copied().is_some_and(is_ready) {
                 return true;
             }
             match outgoing.serve() {
@@ -219,7 +249,7 @@ impl Hub {
             return;
         }
         // A callback may register another one, so the lock is not held.
-        let callbacks = lock(&self.core.on_death).clone();
+        let callbacks: Vec<Arc<OnDeath>> = lock(&self.core.on_death).iter().filter_map(Callback::get).collect();
         for death in &deaths {
             for callback in &callbacks {
                 // A callback that panics has said so by the panic's own message; the others are still served.
@@ -228,13 +258,14 @@ impl Hub {
         }
     }
 
-    fn serve_incoming(&mut self, ready: &[bool]) {
+    fn serve_incoming(&mut self, ready: &[PollFlags]) {
         let mut ready = ready.iter();
         let now = Instant::now();
         let core = &self.core;
         self.incoming.retain_mut(|incoming| {
-            let is_ready = ready.next() == Some(&true);
-            let served = !is_ready || incoming.serve(core);
+            let events = ready.next().copied().unwrap_or(PollFlags::empty());
+            let hung_up = events.intersects(platform::HANG_UP | PollFlags::HUP);
+            let served = !is_ready(events) || incoming.serve(core, hung_up);
             served && incoming.greeting_due().is_none_or(|due| due > now)
         });
     }

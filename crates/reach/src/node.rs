@@ -8,7 +8,7 @@ use fulmen_memory::Region;
 use rustix::io::Errno;
 
 use crate::error::System;
-use crate::hub::{Core, Hub};
+use crate::hub::{Callback, Core, Hub};
 use crate::link::Link;
 use crate::platform::{self, Listener};
 use crate::{NodeAddress, Peer, ReachError, moment_after};
@@ -183,7 +183,12 @@ impl Node {
     /// The callback must not wait: the node serves nobody meanwhile. It stays until the node closes, so it should not
     /// own a handle to the node.
     pub fn on_death(&self, callback: Box<dyn Fn(&NodeAddress) + Send + Sync>) {
-        self.inner.core.on_death(callback.into());
+        self.inner.core.on_death(Callback::Owned(callback.into()));
+    }
+
+    /// The same for a callback that somebody else owns: it is called for as long as it exists.
+    pub fn on_death_while(&self, callback: Weak<dyn Fn(&NodeAddress) + Send + Sync>) {
+        self.inner.core.on_death(Callback::Lent(callback));
     }
 
     fn peers(&self) -> MutexGuard<'_, HashMap<NodeAddress, Weak<Peer>>> {
@@ -199,5 +204,38 @@ fn known(peers: &HashMap<NodeAddress, Weak<Peer>>, address: &NodeAddress) -> Opt
 impl fmt::Debug for Node {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Node").field(self.inner.core.address()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lent_callbacks_go_with_their_owners() {
+        let node = Node::open().unwrap();
+        node.on_death(Box::new(|_| {}));
+        for _ in 0..10 {
+            let callback: Arc<dyn Fn(&NodeAddress) + Send + Sync> = Arc::new(|_| {});
+            node.on_death_while(Arc::downgrade(&callback));
+        }
+        assert_eq!(node.inner.core.callbacks(), 2, "the one that stays, and the last one");
+    }
+
+    #[test]
+    fn another_region_under_the_same_key_is_mapped_anew() {
+        const WAIT: Duration = Duration::from_secs(60);
+        let (node, other) = (Node::open().unwrap(), Node::open().unwrap());
+        let peer = other.connect(&node.address(), WAIT).unwrap();
+        let key = ShareKey::from_u64(7);
+        assert!(node.share_as(key, &Region::alloc(4096).unwrap()).unwrap());
+        let stale = peer.map(key, WAIT).unwrap();
+        assert!(node.unshare(key));
+        assert!(node.share_as(key, &Region::alloc(8192).unwrap()).unwrap());
+        assert_eq!(peer.map(key, WAIT).unwrap().len(), 4096, "it is still in use");
+        let region = peer.map_anew(key, &stale, WAIT).unwrap();
+        assert_eq!(region.len(), 8192);
+        assert_eq!(peer.map(key, WAIT).unwrap().id(), region.id());
+        assert_eq!(peer.map_anew(key, &stale, WAIT).unwrap().id(), region.id(), "one mapping for all");
     }
 }

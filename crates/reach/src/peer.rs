@@ -52,10 +52,29 @@ impl Peer {
     /// [`ReachError::Gone`], [`ReachError::Refused`], [`ReachError::TimedOut`], [`ReachError::Descriptors`], and
     /// [`ReachError::Memory`] if the peer handed over what cannot be mapped.
     pub fn map(&self, key: ShareKey, deadline: Duration) -> Result<Region, ReachError> {
-        let pid = self.pid();
-        if let Some(region) = self.cached(key) {
-            return Ok(region);
+        match self.cached(key) {
+            Some(region) => Ok(region),
+            None => self.ask(key, deadline, |_| true),
         }
+    }
+
+    /// Maps the region that the peer shares under `key` now, when `stale` is what it shared before: the peer took it
+    /// back, and shares another one under the same key.
+    ///
+    /// Waits and fails as [`Peer::map`] does.
+    ///
+    /// # Errors
+    /// As [`Peer::map`].
+    pub fn map_anew(&self, key: ShareKey, stale: &Region, deadline: Duration) -> Result<Region, ReachError> {
+        match self.cached(key).filter(|region| region.id() != stale.id()) {
+            Some(region) => Ok(region),
+            None => self.ask(key, deadline, |known| known.id() != stale.id()),
+        }
+    }
+
+    /// Asks for a region, unless another thread brought one meanwhile that is `fit`.
+    fn ask(&self, key: ShareKey, deadline: Duration, fit: impl Fn(&Region) -> bool) -> Result<Region, ReachError> {
+        let pid = self.pid();
         let (len, descriptor) = match self.link.ask(key.to_u64(), deadline)? {
             Reply::Mapped(len, Some(descriptor)) => (len, descriptor),
             Reply::Mapped(_, None) => {
@@ -69,7 +88,7 @@ impl Peer {
         let region = Region::from_fd(descriptor, len).map_err(|cause| ReachError::Memory { pid, cause })?;
         let mut regions = self.regions.lock().unwrap_or_else(PoisonError::into_inner);
         // Another thread may have mapped it meanwhile: one mapping for all.
-        if let Some(first) = regions.get(&key.to_u64()).and_then(WeakRegion::upgrade) {
+        if let Some(first) = regions.get(&key.to_u64()).and_then(WeakRegion::upgrade).filter(fit) {
             return Ok(first);
         }
         regions.retain(|_, region| region.upgrade().is_some());

@@ -109,7 +109,7 @@ impl Queue {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn pairs(&self) -> MutexGuard<'_, Vec<Arc<Pair>>> {
+    pub(crate) fn pairs(&self) -> MutexGuard<'_, Vec<Arc<Pair>>> {
         self.pairs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

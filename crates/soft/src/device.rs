@@ -29,8 +29,9 @@ const MOST_DEVICES: u32 = 32;
 /// Directories are shared under well-known keys: whoever knows the node's name may read them.
 const DIRECTORY_KEY: u64 = u64::from_be_bytes(*b"FLMSOFT\0");
 
-/// How long the end of a registration waits for a peer that is just working on it. A peer that takes longer is stopped.
-const WORK_PATIENCE: Duration = Duration::from_secs(2);
+/// How long the end of a registration or of a connection waits for a peer that is just working on this process's memory.
+/// A peer that takes longer is stopped.
+pub(crate) const WORK_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Why a soft device was not opened.
 #[derive(Debug, thiserror::Error)]
@@ -65,13 +66,16 @@ pub enum OpenError {
     },
 }
 
+type OnDeath = dyn Fn(&NodeAddress) + Send + Sync;
+
 /// Opens user-space RDMA devices.
 ///
 /// A device has one port. Its only GID names the node on which it was opened, so that peers find it. A device and all
 /// that was made of it keep the node open.
 ///
-/// Two calls wait for a peer: the transition to RTR connects to it, which ends after 10 s with
-/// [`VerbsError::Unreachable`], and the end of a registration waits for a peer that is just working on it, 2 s at most.
+/// Some calls wait for a peer: the transition to RTR connects to it, and ends with [`VerbsError::Unreachable`] if the peer
+/// is stopped, or in error or connected to another queue pair, for 10 s (so reset both sides before either connects); the end of a registration, and of a connection (the transitions to ERR and RESET, and the
+/// end of the queue pair), waits for a peer that is just working on the memory, 2 s at most.
 #[derive(Clone)]
 pub struct SoftDevice {
     core: Arc<DeviceCore>,
@@ -92,6 +96,8 @@ pub(crate) struct DeviceCore {
     pub(crate) directory: Directory,
     pub(crate) registrations: Registrations,
     pub(crate) progress: Arc<Progress>,
+    /// Called by the node as long as the device is there.
+    _on_death: Arc<OnDeath>,
     /// The device's number on its node: a part of the numbers of its queue pairs.
     index: u32,
     directory_key: ShareKey,
@@ -101,7 +107,19 @@ pub(crate) struct DeviceCore {
     slots: Mutex<VecDeque<(u32, u32)>>,
     remotes: Mutex<HashMap<(NodeAddress, u32), Weak<Remote>>>,
     /// Peers that were in the middle of something when their queue pair was let go.
-    lingering: Mutex<Vec<(Arc<Remote>, PeerWire)>>,
+    lingering: Mutex<Vec<Arc<Lingering>>>,
+}
+
+/// A peer that was in the middle of a WRITE, READ or atomic when its queue pair was let go.
+pub(crate) struct Lingering {
+    remote: Arc<Remote>,
+    wire: PeerWire,
+}
+
+impl Lingering {
+    fn works(&self) -> bool {
+        self.remote.is_alive() && self.wire.works()
+    }
 }
 
 impl SoftDevice {
@@ -138,12 +156,17 @@ impl SoftDevice {
             queue_pairs: Budget::new(name.as_str(), "queue pairs", limits.queue_pairs.into()),
         };
         let capabilities = profile.capabilities();
+        let progress = Arc::new(Progress::new(directory.clone(), &words));
+        let kicked = progress.clone();
+        let on_death: Arc<OnDeath> = Arc::new(move |_| kicked.kick());
+        node.on_death_while(Arc::downgrade(&on_death));
         let core = Arc::new(DeviceCore {
             node: node.clone(),
             profile,
             info: DeviceInfo { name, provider: "soft", ports: 1, limits, capabilities },
             budgets,
-            progress: Arc::new(Progress::new(directory.clone(), &words)),
+            progress,
+            _on_death: on_death,
             directory,
             registrations: Registrations::new(random),
             index,
@@ -155,12 +178,6 @@ impl SoftDevice {
             lingering: Mutex::default(),
         });
         progress::start(&core).map_err(|cause| OpenError::System { action: "start a thread", cause })?;
-        let progress = Arc::downgrade(&core.progress);
-        node.on_death(Box::new(move |_| {
-            if let Some(progress) = progress.upgrade() {
-                progress.kick();
-            }
-        }));
         Ok(Arc::new(SoftDevice { core }))
     }
 }
@@ -252,17 +269,17 @@ impl DeviceCore {
     }
 
     /// The device that has queue pair `number`, at `gid`.
-    pub(crate) fn remote(&self, gid: Gid, number: u32, deadline: Duration) -> Result<Arc<Remote>, Cause> {
+    pub(crate) fn remote(&self, gid: Gid, number: u32, until: Instant) -> Result<Arc<Remote>, Cause> {
         let address = NodeAddress::on_this_host(gid.0)?;
         let index = pair_device(number);
         let known = |remotes: &HashMap<(NodeAddress, u32), Weak<Remote>>| {
-            remotes.get(&(address, index)).and_then(Weak::upgrade).filter(|remote| remote.is_alive())
+            remotes.get(&(address, index)).and_then(Weak::upgrade).filter(|remote| remote.is_open())
         };
         if let Some(remote) = known(&lock(&self.remotes)) {
             return Ok(remote);
         }
-        let peer = self.node.connect(&address, deadline)?;
-        let remote = Remote::open(peer, directory_key(index), self.profile.code(), deadline)?;
+        let peer = self.node.connect(&address, until.saturating_duration_since(Instant::now()))?;
+        let remote = Remote::open(peer, directory_key(index), self.profile.code(), until)?;
         let mut remotes = lock(&self.remotes);
         if let Some(first) = known(&remotes) {
             return Ok(first);
@@ -272,24 +289,37 @@ impl DeviceCore {
         Ok(remote)
     }
 
-    /// Remembers a peer that works on a registration of this process, and starts nothing new.
-    pub(crate) fn linger(&self, remote: Arc<Remote>, wire: PeerWire) {
-        if wire.works() {
-            lock(&self.lingering).push((remote, wire));
+    /// Remembers a peer that works on a registration of this process, and starts nothing new; `None` if it does not.
+    pub(crate) fn linger(&self, remote: Arc<Remote>, wire: PeerWire) -> Option<Arc<Lingering>> {
+        let mut lingering = lock(&self.lingering);
+        lingering.retain(|peer| peer.works());
+        let peer = Arc::new(Lingering { remote, wire });
+        if !peer.works() {
+            return None;
+        }
+        lingering.push(peer.clone());
+        Some(peer)
+    }
+
+    /// Waits until a peer has done what it was in the middle of: 2 s at most.
+    pub(crate) fn wait_for(&self, peer: &Lingering) {
+        let until = Instant::now() + WORK_PATIENCE;
+        while peer.works() && Instant::now() < until {
+            thread::yield_now();
         }
     }
 
     fn lingers_on(&self, key: u32) -> bool {
         let mut lingering = lock(&self.lingering);
-        lingering.retain(|(remote, wire)| remote.is_alive() && wire.works());
-        lingering.iter().any(|(_, wire)| wire.works_on(key))
+        lingering.retain(|peer| peer.works());
+        lingering.iter().any(|peer| peer.wire.works_on(key))
     }
 
     /// Waits until no peer works on registration `key`, which is no longer valid: 2 s at most, after which the peer is
     /// taken to be stopped.
     pub(crate) fn wait_for_peers(&self, key: u32) {
         let until = Instant::now() + WORK_PATIENCE;
-        let pairs: Vec<Arc<Pair>> = lock(&self.pairs).clone();
+        let pairs: Vec<Arc<Pair>> = lock(&self.pairs).iter().filter(|pair| pair.peer_works_on(key)).cloned().collect();
         for pair in pairs {
             while pair.peer_works_on(key) && Instant::now() < until {
                 thread::yield_now();
@@ -304,6 +334,8 @@ impl DeviceCore {
 impl Drop for DeviceCore {
     fn drop(&mut self) {
         self.progress.stop();
+        // Another device may take its place.
+        self.directory.close();
         self.node.unshare(self.directory_key);
     }
 }

@@ -56,6 +56,15 @@ impl Directory {
         ours.then(|| self.word(at::PROFILE).load(Relaxed))
     }
 
+    /// Says that the device is closed, to those who keep this mapped.
+    pub(crate) fn close(&self) {
+        self.word(at::MAGIC).store(0, Release);
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.word(at::MAGIC).load(Acquire) == 0
+    }
+
     pub(crate) fn set_asleep(&self, asleep: bool) {
         self.word(at::ASLEEP).store(asleep.into(), SeqCst);
     }
@@ -67,7 +76,7 @@ impl Directory {
 
     pub(crate) fn set_pair(&self, slot: usize, number: u32, pair: SharedPair) {
         let entry = at::PAIRS + slot * at::PAIR_SIZE;
-        self.word(entry + at::PAIR_NUMBER).store(0, SeqCst);
+        self.word(entry + at::PAIR_NUMBER).store(at::PAIR_CHANGES | u64::from(number), SeqCst);
         fence(SeqCst);
         self.word(entry + at::PAIR_WIRE).store(pair.wire.to_u64(), Relaxed);
         self.word(entry + at::PAIR_INCARNATION).store(pair.incarnation, Relaxed);
@@ -78,7 +87,13 @@ impl Directory {
         self.word(at::PAIRS + slot * at::PAIR_SIZE + at::PAIR_NUMBER).store(0, SeqCst);
     }
 
-    /// The entry of queue pair `number` in `slot`.
+    /// Whether queue pair `number` is in `slot`, even if its entry is just being changed.
+    pub(crate) fn has_pair(&self, slot: usize, number: u32) -> bool {
+        let entry = at::PAIRS + (slot % at::PAIR_SLOTS) * at::PAIR_SIZE;
+        self.word(entry + at::PAIR_NUMBER).load(Acquire) & !at::PAIR_CHANGES == u64::from(number)
+    }
+
+    /// The entry of queue pair `number` in `slot`; `None` while it is being changed, too.
     pub(crate) fn pair(&self, slot: usize, number: u32) -> Option<SharedPair> {
         let entry = at::PAIRS + (slot % at::PAIR_SLOTS) * at::PAIR_SIZE;
         let named = || self.word(entry + at::PAIR_NUMBER).load(Acquire) == u64::from(number);

@@ -8,7 +8,7 @@ use fulmen_verbs::{Access, Claim, MemoryRegion, ProtectionDomain, QueuePair, Que
 
 use crate::completion::own_queue;
 use crate::device::DeviceCore;
-use crate::pair::{Pair, PairHandle};
+use crate::pair::PairHandle;
 
 pub(crate) struct Domain {
     pub(crate) device: Arc<DeviceCore>,
@@ -52,8 +52,7 @@ impl ProtectionDomain for DomainHandle {
         device.info.check_queue_pair(init.kind, &init.limits)?;
         let send_cq = own_queue(device, &init.send_cq)?;
         let recv_cq = own_queue(device, &init.recv_cq)?;
-        let pair = Pair::new(&self.0, init, send_cq, recv_cq)?;
-        Ok(Arc::new(PairHandle(pair)))
+        Ok(Arc::new(PairHandle::new(&self.0, init, send_cq, recv_cq)?))
     }
 }
 

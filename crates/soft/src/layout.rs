@@ -19,6 +19,7 @@ pub(crate) const WIRE_MAGIC: u64 = u64::from_be_bytes(*b"FLMWIRE\x01");
 pub(crate) mod directory {
     use super::LINE;
 
+    /// 0 once the device is closed, while peers keep the directory mapped.
     pub(crate) const MAGIC: usize = 0;
     pub(crate) const PROFILE: usize = 8;
     /// 1 while the device's thread sleeps and wants the doorbell rung for whatever arrives.
@@ -30,8 +31,9 @@ pub(crate) mod directory {
     pub(crate) const PAIRS: usize = 4096;
     pub(crate) const PAIR_SLOTS: usize = 1024;
     pub(crate) const PAIR_SIZE: usize = 32;
-    /// The queue pair's number; 0 while the entry is empty or being changed.
+    /// The queue pair's number, with [`PAIR_CHANGES`] while the entry is being changed; 0 while it is empty.
     pub(crate) const PAIR_NUMBER: usize = 0;
+    pub(crate) const PAIR_CHANGES: u64 = 1 << 32;
     pub(crate) const PAIR_WIRE: usize = 8;
     pub(crate) const PAIR_INCARNATION: usize = 16;
 
@@ -74,7 +76,7 @@ pub(crate) mod wire {
 
     /// How many incoming messages were taken.
     pub(crate) const ACKED: usize = 4 * LINE;
-    /// One more than the number of the incoming message that found no RECV.
+    /// One more than the number of the incoming message that finds no RECV; 0 while there is none.
     pub(crate) const STALLED: usize = 4 * LINE + 8;
     /// The incoming message that was refused, and why: one more than its number in the upper 56 bits, the completion
     /// status for its sender in the lower 8.

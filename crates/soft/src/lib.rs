@@ -18,6 +18,12 @@
 //! - Whoever polls a completion queue drives the queue pairs that complete into it. When the program computes or sleeps,
 //!   the device's own thread takes over: it is parked while nothing happens, and peers ring its doorbell.
 //!
+//! Registered memory is written by peers, so its owner has to know when they are done. The end of a registration and of a
+//! connection (ERR, RESET, the end of the queue pair) waits for a peer that is just in the middle of a WRITE, READ or
+//! atomic; it starts no other. The wait ends after 2 s: a peer that was stopped in between and goes on later still does
+//! the rest of that one operation, on its own mapping of the region. Who stops processes for longer gives such memory up
+//! by dropping its region, whose pages are never anybody else's while the peer maps them.
+//!
 //! What a peer writes is read once, checked and then used: a hostile or half-dead peer can break its own connections
 //! only. See [`Profile`] for what the two profiles promise.
 #![forbid(unsafe_code)]

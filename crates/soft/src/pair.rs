@@ -1,14 +1,17 @@
 //! Queue pairs: their states, and what keeps them going.
 
 mod across;
+mod connect;
 mod message;
 mod post;
 mod receive;
 mod send;
+#[cfg(test)]
+mod tests;
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use fulmen_reach::ring::Consumer;
 use fulmen_verbs::{
@@ -18,15 +21,13 @@ use fulmen_verbs::{
 
 use crate::Profile;
 use crate::completion::Queue;
-use crate::device::{lock, pair_slot};
+use crate::device::{Lingering, lock, pair_slot};
 use crate::directory::SharedPair;
 use crate::domain::Domain;
 use crate::remote::Remote;
-use crate::wire::{Cause, OwnWire, PeerWire};
+use crate::wire::{OwnWire, PeerWire};
+use receive::Turn;
 use send::{Send, Timers};
-
-/// How long connecting to a peer may take, in RTR. A peer that takes longer is stopped.
-const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Idle looks at a queue pair between two looks at the clock.
 const LOOKS_PER_CLOCK: u32 = 16;
@@ -40,7 +41,6 @@ pub(crate) struct Pair {
     send_queue: Arc<Queue>,
     recv_queue: Arc<Queue>,
     inner: Mutex<Inner>,
-    _claim: Claim,
 }
 
 /// What changes. The lock is this process's own.
@@ -49,6 +49,8 @@ struct Inner {
     access: Access,
     wire: OwnWire,
     link: Option<Link>,
+    /// The last peer, if it was in the middle of something when it was let go.
+    lingering: Option<Arc<Lingering>>,
     /// Requests that were posted and have not completed, oldest first.
     sends: VecDeque<Send>,
     /// How many of them were begun, from the front.
@@ -96,14 +98,13 @@ pub(crate) struct Driven {
 }
 
 impl Pair {
-    pub(crate) fn new(
+    fn new(
         domain: &Arc<Domain>,
         init: &QueuePairInit,
         send_queue: Arc<Queue>,
         recv_queue: Arc<Queue>,
     ) -> Result<Arc<Pair>, VerbsError> {
         let device = &domain.device;
-        let claim = device.budgets.queue_pairs.take()?;
         let Some(number) = device.take_slot() else {
             let limit = device.info.limits.queue_pairs.into();
             let (device, what) = (device.info.name.clone(), "queue pairs");
@@ -129,6 +130,7 @@ impl Pair {
             access: Access::empty(),
             wire,
             link: None,
+            lingering: None,
             sends: VecDeque::with_capacity(limits.send_depth as usize),
             begun: 0,
             draining: 0,
@@ -153,7 +155,6 @@ impl Pair {
             send_queue,
             recv_queue,
             inner: Mutex::new(inner),
-            _claim: claim,
         });
         pair.send_queue.attach(&pair);
         pair.recv_queue.attach(&pair);
@@ -185,7 +186,7 @@ impl Pair {
         if inner.link.is_none() {
             return Driven::default();
         }
-        let mut worked = self.receive(inner);
+        let mut worked = self.receive(inner) != Turn::Idle;
         if !inner.sends.is_empty() {
             worked |= self.advance(inner);
             inner.looks = if worked { 0 } else { inner.looks + 1 };
@@ -232,13 +233,20 @@ impl Pair {
     fn unlink(&self, inner: &mut Inner) {
         if let Some(link) = inner.link.take() {
             link.remote.wake();
-            // It may be in the middle of a WRITE, for which the end of the registration has to wait.
-            self.domain.device.linger(link.remote, link.wire);
+            // It may be in the middle of a WRITE, for which whoever uses the memory otherwise has to wait.
+            inner.lingering = self.domain.device.linger(link.remote, link.wire);
         }
     }
 
     /// Takes a new wire, so that nothing of the old connection is mistaken for the next one's.
     fn reset(&self, inner: &mut Inner) -> Result<(), VerbsError> {
+        if let QueuePairState::Reset | QueuePairState::Init = inner.state {
+            // It had no connection yet, and a peer may be bound to its wire already.
+            inner.recvs.clear();
+            inner.forget();
+            inner.state = QueuePairState::Reset;
+            return Ok(());
+        }
         let device = &self.domain.device;
         let wire = OwnWire::new(&device.node, self.number, self.kind);
         let wire = wire.map_err(|cause| device.system("modify to RESET", &cause))?;
@@ -251,24 +259,6 @@ impl Pair {
         inner.forget();
         inner.state = QueuePairState::Reset;
         Ok(())
-    }
-
-    fn connect(&self, path: &Path) -> Result<Link, VerbsError> {
-        let open = || -> Result<Link, Cause> {
-            let number = path.remote_qp;
-            let remote = self.domain.device.remote(path.remote_gid, number, CONNECT_PATIENCE)?;
-            let Some(pair) = remote.directory.pair(pair_slot(number), number) else {
-                return Err(format!("it has no queue pair {number}").into());
-            };
-            let region = remote.peer.map(pair.wire, CONNECT_PATIENCE)?;
-            let (wire, ring) = PeerWire::open(&region, number, self.kind, pair.incarnation)?;
-            Ok(Link { remote, wire, ring })
-        };
-        open().map_err(|cause| VerbsError::Unreachable {
-            qp_num: self.number,
-            peer: path.remote_gid.to_string(),
-            cause: cause.to_string(),
-        })
     }
 
     fn check_path(&self, path: &Path) -> Result<(), VerbsError> {
@@ -289,12 +279,16 @@ impl Pair {
         // Connecting waits for another process, and is done without the lock for that reason.
         let mut link = None;
         if let Transition::ReadyToReceive { path, .. } = transition {
-            check(&self.inner())?;
+            let own = {
+                let inner = self.inner();
+                check(&inner)?;
+                inner.wire.incarnation
+            };
             self.check_path(path)?;
-            link = Some(self.connect(path)?);
+            link = Some(self.connect(path, own)?);
         }
-        let mut inner = self.inner();
-        let inner = &mut *inner;
+        let mut guard = self.inner();
+        let inner = &mut *guard;
         check(inner)?;
         match *transition {
             Transition::Reset => self.reset(inner)?,
@@ -311,6 +305,8 @@ impl Pair {
                 // The peer may have sent already, and waits.
                 new.remote.wake();
                 inner.link = Some(new);
+                // What it has sent is seen by the device's thread, which may sleep, if nobody polls.
+                device.progress.kick();
             }
             Transition::ReadyToSend { timeout, retries, rnr_retries, .. } => {
                 if inner.state != QueuePairState::ReadyToReceive || self.is_reliable() {
@@ -326,6 +322,13 @@ impl Pair {
                 inner.state = QueuePairState::SendDrain;
             }
             Transition::Error => self.break_off(inner),
+        }
+        if matches!(transition, Transition::Reset | Transition::Error)
+            && let Some(peer) = inner.lingering.take()
+        {
+            // The memory is the caller's to use otherwise after this.
+            drop(guard);
+            device.wait_for(&peer);
         }
         Ok(())
     }
@@ -348,40 +351,56 @@ impl SharedPair {
 }
 
 /// What users hold of a queue pair. Dropping it destroys the queue pair.
-pub(crate) struct PairHandle(pub(crate) Arc<Pair>);
+pub(crate) struct PairHandle {
+    pair: Arc<Pair>,
+    /// Given back with the handle, while threads that look at all queue pairs may still hold this one.
+    _claim: Claim,
+}
+
+impl PairHandle {
+    pub(crate) fn new(
+        domain: &Arc<Domain>,
+        init: &QueuePairInit,
+        send_queue: Arc<Queue>,
+        recv_queue: Arc<Queue>,
+    ) -> Result<PairHandle, VerbsError> {
+        let claim = domain.device.budgets.queue_pairs.take()?;
+        Ok(PairHandle { pair: Pair::new(domain, init, send_queue, recv_queue)?, _claim: claim })
+    }
+}
 
 impl QueuePair for PairHandle {
     fn qp_num(&self) -> u32 {
-        self.0.number
+        self.pair.number
     }
 
     fn state(&self) -> QueuePairState {
-        self.0.inner().state
+        self.pair.inner().state
     }
 
     fn limits(&self) -> QueuePairLimits {
-        self.0.limits
+        self.pair.limits
     }
 
     fn modify(&self, transition: &Transition) -> Result<(), VerbsError> {
-        self.0.change(transition)
+        self.pair.change(transition)
     }
 
     fn post_send(&self, requests: &[SendRequest]) -> Result<(), PostError> {
-        self.0.post_sends(requests)
+        self.pair.post_sends(requests)
     }
 
     fn post_recv(&self, requests: &[RecvRequest]) -> Result<(), PostError> {
-        self.0.post_recvs(requests)
+        self.pair.post_recvs(requests)
     }
 }
 
 impl Drop for PairHandle {
     fn drop(&mut self) {
-        let pair = &self.0;
+        let pair = &self.pair;
         let device = &pair.domain.device;
         device.directory.clear_pair(pair_slot(pair.number));
-        {
+        let lingering = {
             let mut inner = pair.inner();
             // The peer learns first that nothing may be read any more; the memory goes after that.
             inner.wire.void();
@@ -389,10 +408,14 @@ impl Drop for PairHandle {
             pair.unlink(&mut inner);
             inner.sends.clear();
             inner.recvs.clear();
-        }
+            inner.lingering.take()
+        };
         pair.send_queue.detach(pair);
         pair.recv_queue.detach(pair);
         device.remove_pair(pair);
         device.give_slot_back(pair.number);
+        if let Some(peer) = lingering {
+            device.wait_for(&peer);
+        }
     }
 }

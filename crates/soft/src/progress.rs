@@ -1,8 +1,8 @@
 //! The device's own thread, which drives the queue pairs while the program does not.
 //!
-//! It is in one of two moods. While the program polls it only looks up now and then whether it still does, and peers do
-//! not ring. Otherwise it is *in charge*: it says so in the directory (`ASLEEP`), so that peers ring its doorbell for
-//! whatever arrives, and sleeps until they do.
+//! It is in one of two moods. While the program polls it looks up now and then whether it still does, drives what the
+//! program does not poll, and peers do not ring. Otherwise it is *in charge*: it says so in the directory (`ASLEEP`), so
+//! that peers ring its doorbell for whatever arrives, and sleeps until they do.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
@@ -37,7 +37,8 @@ pub(crate) struct Progress {
     polls_then: AtomicU64,
     /// Threads that wait on channels, and rely on this one.
     waiting: AtomicUsize,
-    jobs: Mutex<VecDeque<(Arc<Remote>, ShareKey)>>,
+    /// Mappings to be made, for as long as anybody needs their peer.
+    jobs: Mutex<VecDeque<(Weak<Remote>, ShareKey)>>,
     stopped: AtomicBool,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -73,7 +74,7 @@ impl Progress {
     }
 
     /// Has the thread map what `remote` shares under `share`.
-    pub(crate) fn map(&self, remote: Arc<Remote>, share: ShareKey) {
+    pub(crate) fn map(&self, remote: Weak<Remote>, share: ShareKey) {
         lock(&self.jobs).push_back((remote, share));
         self.kick();
     }
@@ -118,7 +119,7 @@ impl Progress {
         let mut looks = 0;
         while !self.stopped.load(Ordering::SeqCst) {
             let seen = self.doorbell.sequence();
-            self.do_jobs();
+            let jobs = self.do_jobs();
             let polled = self.polls.load(Ordering::Relaxed).wrapping_sub(polls);
             polls = polls.wrapping_add(polled);
             let few = if self.in_charge.load(Ordering::Relaxed) {
@@ -130,6 +131,11 @@ impl Progress {
             if !few && self.waiting.load(Ordering::SeqCst) == 0 {
                 self.leave_charge();
                 let _ = self.doorbell.wait(seen, POLLED_LATELY);
+                // Whoever polls may poll one completion queue, and leave the others to this thread.
+                match device.upgrade() {
+                    Some(device) => device.drive_all(),
+                    None => return,
+                };
                 continue;
             }
             self.take_charge();
@@ -144,20 +150,27 @@ impl Progress {
                 continue;
             }
             looks = 0;
+            let next = next.into_iter().chain(jobs).min();
             let left = next.map_or(LONGEST, |next| next.saturating_duration_since(Instant::now()));
             let _ = self.doorbell.wait(seen, left.min(LONGEST));
         }
     }
 
-    fn do_jobs(&self) {
+    /// Maps what was asked for: when to go on with what is left.
+    fn do_jobs(&self) -> Option<Instant> {
+        let mut next: Option<Instant> = None;
         let jobs = lock(&self.jobs).len();
         for _ in 0..jobs {
-            let Some((remote, share)) = lock(&self.jobs).pop_front() else { return };
-            if !remote.map(share) && !self.stopped.load(Ordering::SeqCst) {
-                lock(&self.jobs).push_back((remote, share));
-                self.kick();
+            let (weak, share) = lock(&self.jobs).pop_front()?;
+            let Some(remote) = weak.upgrade().filter(|_| !self.stopped.load(Ordering::SeqCst)) else { continue };
+            // Each peer that does not answer holds the others up once, and is left alone then.
+            if remote.paused(Instant::now()).is_some() || !remote.map(share) {
+                let again = remote.paused(Instant::now()).unwrap_or_else(Instant::now);
+                next = Some(next.map_or(again, |next| next.min(again)));
+                lock(&self.jobs).push_back((weak, share));
             }
         }
+        next
     }
 }
 

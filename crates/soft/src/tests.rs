@@ -16,63 +16,78 @@ use proptest::prelude::*;
 use crate::layout::{directory, wire};
 use crate::{Profile, SoftDevice};
 
-const LEN: usize = 16 << 10;
+pub(crate) const LEN: usize = 16 << 10;
 /// Bytes that nobody may touch lie on both sides of the registered ones.
-const FENCED: std::ops::Range<usize> = 4096..12288;
+pub(crate) const FENCED: std::ops::Range<usize> = 4096..12288;
 
-struct Side {
-    device: Arc<dyn Device>,
-    cq: Arc<dyn CompletionQueue>,
-    qp: Arc<dyn QueuePair>,
-    memory: Exposed,
-    key: u32,
-    _alive: (Arc<dyn ProtectionDomain>, Arc<dyn fulmen_verbs::MemoryRegion>),
+const BLANK: Completion = Completion {
+    wr_id: 0,
+    status: CompletionStatus::General,
+    opcode: CompletionOpcode::Send,
+    byte_len: 0,
+    imm: None,
+    qp_num: 0,
+};
+
+pub(crate) struct Side {
+    pub(crate) device: Arc<dyn Device>,
+    pub(crate) cq: Arc<dyn CompletionQueue>,
+    pub(crate) qp: Arc<dyn QueuePair>,
+    pub(crate) memory: Exposed,
+    pub(crate) key: u32,
+    pub(crate) pd: Arc<dyn ProtectionDomain>,
+    pub(crate) mr: Arc<dyn fulmen_verbs::MemoryRegion>,
 }
 
-fn side(profile: Profile, kind: QueuePairKind) -> Side {
+pub(crate) fn side(profile: Profile, kind: QueuePairKind) -> Side {
     let node = Node::open().unwrap();
-    let device = SoftDevice::open(&node, profile).unwrap();
+    side_on(SoftDevice::open(&node, profile).unwrap(), profile, kind)
+}
+
+/// A side on a device that others may use, too.
+pub(crate) fn side_on(device: Arc<dyn Device>, profile: Profile, kind: QueuePairKind) -> Side {
     let pd = device.alloc_pd().unwrap();
     let region = Region::alloc(LEN).unwrap();
     let rich = profile == Profile::Infiniband;
     let access = if rich { Access::all() } else { Access::LOCAL_WRITE };
     let mr = pd.register(&region, FENCED, access).unwrap();
-    let cq = device.create_cq(64, None).unwrap();
-    let limits = QueuePairLimits { send_depth: 16, recv_depth: 16, send_pieces: 1, recv_pieces: 1, inline_bytes: 0 };
+    let cq = device.create_cq(512, None).unwrap();
+    let limits = QueuePairLimits { send_depth: 128, recv_depth: 128, send_pieces: 1, recv_pieces: 1, inline_bytes: 0 };
     let init = QueuePairInit { kind, send_cq: cq.clone(), recv_cq: cq.clone(), limits, signal_all: true };
     let qp = pd.create_qp(&init).unwrap();
     qp.modify(&Transition::Init { port: 1, access }).unwrap();
-    Side { device, cq, qp, memory: region.expose().unwrap(), key: mr.lkey(), _alive: (pd, mr) }
+    Side { device, cq, qp, memory: region.expose().unwrap(), key: mr.lkey(), pd, mr }
 }
 
 impl Side {
-    fn connect(&self, peer: &Side) {
+    pub(crate) fn connect(&self, peer: &Side) {
+        self.try_connect(peer).unwrap();
+    }
+
+    pub(crate) fn try_connect(&self, peer: &Side) -> Result<(), VerbsError> {
         let remote_gid: Gid = peer.device.gid_table(1).unwrap()[0].gid;
         let path = Path { remote_gid, local_gid_index: 0, remote_qp: peer.qp.qp_num(), mtu: Mtu::B4096 };
         let (min_rnr_timer, reads) = (RnrTimer(1), self.device.info().limits.reads_in_flight);
-        self.qp.modify(&Transition::ReadyToReceive { path, recv_psn: 0, reads_served: reads, min_rnr_timer }).unwrap();
+        self.qp.modify(&Transition::ReadyToReceive { path, recv_psn: 0, reads_served: reads, min_rnr_timer })?;
         let timeout = AckTimeout(8);
         let rts = Transition::ReadyToSend { send_psn: 0, timeout, retries: 1, rnr_retries: 1, reads_in_flight: reads };
-        self.qp.modify(&rts).unwrap();
+        self.qp.modify(&rts)
     }
 
-    fn piece(&self, range: std::ops::Range<usize>) -> Piece {
+    pub(crate) fn piece(&self, range: std::ops::Range<usize>) -> Piece {
         Piece { memory: self.memory.slice(range), lkey: self.key }
     }
 
+    pub(crate) fn poll_one(&self) -> Option<Completion> {
+        let mut one = [BLANK];
+        (self.cq.poll(&mut one).unwrap() == 1).then_some(one[0])
+    }
+
     /// Polls for a while. Failures are expected, overflow and panics are not.
-    fn poll(&self) -> Vec<Completion> {
-        let blank = Completion {
-            wr_id: 0,
-            status: CompletionStatus::General,
-            opcode: CompletionOpcode::Send,
-            byte_len: 0,
-            imm: None,
-            qp_num: 0,
-        };
+    pub(crate) fn poll(&self) -> Vec<Completion> {
         let mut all = Vec::new();
         for _ in 0..64 {
-            let mut some = [blank; 4];
+            let mut some = [BLANK; 4];
             let count = self.cq.poll(&mut some).unwrap();
             all.extend_from_slice(&some[..count]);
         }
@@ -81,7 +96,7 @@ impl Side {
 }
 
 /// What the other process maps of a queue pair, as that process gets at it: by its own device's directory.
-fn shared_words(victim: &Side, peer: &Node, size: usize) -> Vec<Exposed> {
+pub(crate) fn shared_words(victim: &Side, peer: &Node, size: usize) -> Vec<Exposed> {
     let gid = victim.device.gid_table(1).unwrap()[0].gid;
     let address = fulmen_reach::NodeAddress::on_this_host(gid.0).unwrap();
     let wait = std::time::Duration::from_secs(30);

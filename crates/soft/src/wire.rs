@@ -72,6 +72,11 @@ impl OwnWire {
         self.words.atomic_u64(at::STALLED).store(number + 1, Release);
     }
 
+    /// Says that there is a RECV for every incoming message that was said to have found none.
+    pub(crate) fn unstall(&self) {
+        self.words.atomic_u64(at::STALLED).store(0, Release);
+    }
+
     /// Says that incoming message `number` is refused.
     pub(crate) fn refuse(&self, number: u64, status: CompletionStatus) {
         self.words.atomic_u64(at::REFUSED).store((number + 1) << 8 | u64::from(status as u32 as u8), Release);
@@ -138,6 +143,11 @@ impl PeerWire {
     #[inline]
     pub(crate) fn answers(&self, partner: u64) -> bool {
         self.words.atomic_u64(at::PARTNER).load(Relaxed) == partner
+    }
+
+    /// Whether the peer is connected, or was, to another queue pair than `partner`.
+    pub(crate) fn is_taken(&self, partner: u64) -> bool {
+        ![0, partner].contains(&self.words.atomic_u64(at::PARTNER).load(Relaxed))
     }
 
     /// Whether what the peer had posted is void.

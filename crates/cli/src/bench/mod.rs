@@ -1,7 +1,7 @@
 //! `fulmen bench`: how fast operations between the ranks of a group are, and whether their results are right.
 //!
 //! The command starts its own ranks, which are this program again (a hidden command), and shows what the first one tells.
-//! [`measure`] is the loop that times calls, [`cases`] are the operations on data of which the results are known.
+//! [`mod@measure`] is the loop that times calls, [`cases`] are the operations on data of which the results are known.
 
 mod cases;
 pub mod machine;

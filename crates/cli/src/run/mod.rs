@@ -1,7 +1,7 @@
 //! `fulmen run`: starts ranks on this machine, shows their output, passes signals on, and leaves nothing behind.
 //!
 //! Each rank is a chain of two processes: the launcher's child is a *supervisor* (this program again, hidden command), whose
-//! child is the rank's program. [`launcher`] drives the run, [`supervise`] says what a supervisor does and what is out of its
+//! child is the rank's program. [`launcher`] drives the run, [`mod@supervise`] says what a supervisor does and what is out of its
 //! reach, [`relay`] passes output on, [`control`] is what launcher and supervisors say to each other.
 
 mod control;

@@ -8,7 +8,7 @@ use fulmen_fabric::FabricError;
 use fulmen_soft::Profile;
 
 use crate::ranks::start;
-use crate::world::{run, run_by_messages, run_group, run_over};
+use crate::world::{Random, rounds, run, run_by_messages, run_group, run_over};
 
 /// Ranks that wait for one another in vain do so for this long.
 const SHORT: Duration = Duration::from_secs(3);
@@ -286,4 +286,17 @@ fn what_makes_no_sense_is_refused_and_harms_nobody() {
         group.all_reduce(&mut complex, sum).unwrap();
         assert_eq!(complex[2], Complex64::new(2.0, 4.0));
     });
+}
+
+/// Ranks that do nothing together but come and go: none of them may need one that has gone already.
+#[test]
+fn ranks_that_start_and_leave_at_once_all_succeed() {
+    for round in 0..rounds(20) {
+        run(4, |fabric| {
+            let mut random = Random::new(round << 2 | u64::from(fabric.rank()));
+            // They go through the steps out of step; the outcome is the same whatever the delays.
+            std::thread::sleep(Duration::from_micros(random.below(3000)));
+            drop(Group::new(fabric).unwrap());
+        });
+    }
 }

@@ -105,13 +105,6 @@ pub(super) fn greet(stream: &mut TcpStream, secret: &Secret, deadline: Instant) 
     Ok(())
 }
 
-/// The end of a wait of `deadline`, however long that is.
-pub(super) fn after(deadline: Duration) -> Instant {
-    let now = Instant::now();
-    // A year, where the clock cannot count as far as the caller would wait.
-    now.checked_add(deadline).unwrap_or(now + Duration::from_secs(365 * 24 * 3600))
-}
-
 /// What is left until `deadline`; a time-out if nothing is.
 pub(super) fn left(deadline: Instant) -> io::Result<Duration> {
     match deadline.saturating_duration_since(Instant::now()) {

@@ -33,6 +33,10 @@ pub(super) enum ToCoordinator {
     },
     Pong,
     Goodbye,
+    /// What connects this rank with another one is broken: that one is to hear of it.
+    Cut {
+        rank: u32,
+    },
 }
 
 /// From the coordinator to a rank.
@@ -57,6 +61,10 @@ pub(super) enum ToRank {
     Lost(LostRank),
     Failed(Failure),
     Ping,
+    /// This rank has found broken what connects it with the one that is told.
+    Cut {
+        rank: u32,
+    },
 }
 
 /// An operation in which every rank takes part.

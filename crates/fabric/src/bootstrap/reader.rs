@@ -11,6 +11,7 @@ use super::message::{Failure, LostRank, Round, ToCoordinator, ToRank};
 use super::wire::{Decoder, Frame, head};
 
 pub(super) type OnLost = Arc<dyn Fn(&LostRank) + Send + Sync>;
+pub(super) type OnCut = Arc<dyn Fn(u32) + Send + Sync>;
 
 pub(super) struct Shared {
     state: Mutex<State>,
@@ -28,6 +29,9 @@ pub(super) struct State {
     /// In the order in which they were lost.
     pub lost: Vec<LostRank>,
     pub on_lost: Vec<OnLost>,
+    /// Ranks that have found broken what connects this one with them.
+    pub cut: Vec<u32>,
+    pub on_cut: Vec<OnCut>,
     /// How the connection to the coordinator ended.
     ended: Option<String>,
     reader_done: bool,
@@ -71,6 +75,8 @@ impl Shared {
             failure: None,
             lost: Vec::new(),
             on_lost: Vec::new(),
+            cut: Vec::new(),
+            on_cut: Vec::new(),
             ended: None,
             reader_done: false,
         };
@@ -235,7 +241,7 @@ impl Reader {
             return self.pong();
         }
         let mut state = self.shared.lock();
-        let mut news = None;
+        let (mut news, mut cut) = (None, None);
         match message {
             ToRank::Ready => state.complete = true,
             ToRank::Released { number } => {
@@ -255,6 +261,10 @@ impl Reader {
                 state.lost.push(lost.clone());
                 news = Some((lost, state.on_lost.clone()));
             }
+            ToRank::Cut { rank } => {
+                state.cut.push(rank);
+                cut = Some((rank, state.on_cut.clone()));
+            }
             ToRank::Failed(failure) => {
                 state.failure.get_or_insert(failure);
             }
@@ -267,6 +277,11 @@ impl Reader {
         if let Some((lost, callbacks)) = news {
             for callback in callbacks {
                 callback(&lost);
+            }
+        }
+        if let Some((rank, callbacks)) = cut {
+            for callback in callbacks {
+                callback(rank);
             }
         }
         Ok(())

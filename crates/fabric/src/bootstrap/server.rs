@@ -11,12 +11,12 @@ use rustix::io::Errno;
 
 use super::Heartbeat;
 use super::coordinator::{Event, Options};
-use super::greeting::after;
 use super::message::{LossCause, Refusal, ToCoordinator};
 use super::peer::{Heard, Peer, Stage};
 use super::secret::{Nonces, Secret};
 use super::wire::Frame;
 use super::world::{Violation, World};
+use crate::clock::after;
 
 /// How long the coordinator accepts nothing after the system refused it a connection, for want of descriptors mostly.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -190,6 +190,7 @@ impl Server {
                 }
                 Ok(ToCoordinator::GiveUp { number }) => self.world.give_up(rank, number),
                 Ok(ToCoordinator::Pong) => Ok(()),
+                Ok(ToCoordinator::Cut { rank: other }) => self.world.cut(rank, other),
                 Ok(ToCoordinator::Goodbye) => {
                     self.world.leave(rank);
                     self.by_rank[rank as usize] = None;

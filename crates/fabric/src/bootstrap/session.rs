@@ -8,18 +8,21 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::error::{JoinError, SessionError};
-use super::greeting::{self, GreetError, after, left};
+use super::greeting::{self, GreetError, left};
 use super::message::{FROM_COORDINATOR, Failure, LostRank, Refusal, Round, ToCoordinator, ToRank};
-use super::reader::{self, Ending, OnLost, Shared, State, Waiting};
+use super::reader::{self, Ending, OnCut, OnLost, Shared, State, Waiting};
 use super::secret::{Secret, random};
 use super::wire::{Decoder, head};
 use super::{MAX_BLOB, MAX_RANKS};
+use crate::clock::after;
 
 /// The pause after the first attempt to reach the coordinator; it doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(2);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 /// How long a rank whose deadline passed waits for the coordinator to say who was missing.
 const VERDICT: Duration = Duration::from_secs(10);
+/// How long the word that a connection between ranks is broken may take to go out.
+const CUT: Duration = Duration::from_secs(1);
 /// How long a goodbye waits for the coordinator to take notice.
 const FAREWELL: Duration = Duration::from_secs(2);
 
@@ -149,16 +152,31 @@ impl Session {
         }
     }
 
-    /// A way to end the connection at once and without a goodbye, so that the others count this rank as lost. For one that
-    /// cannot go on, while the others may wait for it. It never waits.
-    pub(crate) fn desertion(&self) -> impl Fn() + Send + Sync + 'static {
-        let writer = self.link.as_ref().map(|link| link.writer.lock().unwrap_or_else(PoisonError::into_inner));
-        // A handle of its own: another thread may be writing.
-        let stream = writer.and_then(|stream| stream.try_clone().ok());
-        move || {
-            if let Some(stream) = &stream {
-                // A connection that is gone is what is wanted.
-                let _ = stream.shutdown(Shutdown::Write);
+    /// As [`Session::on_lost`], for ranks that have found broken what connects this one with them.
+    pub(crate) fn on_cut(&self, callback: impl Fn(u32) + Send + Sync + 'static) {
+        let Some(link) = &self.link else { return };
+        let callback: OnCut = Arc::new(callback);
+        let mut state = link.shared.lock();
+        state.on_cut.push(callback.clone());
+        let cut = state.cut.clone();
+        drop(state);
+        for rank in cut {
+            callback(rank);
+        }
+    }
+
+    /// A way to have a rank told that what connects it with this one is broken. It waits only where the coordinator takes
+    /// no bytes, and then for 1 s at most beyond what is being written.
+    pub(crate) fn cutter(&self) -> impl Fn(u32) + Send + Sync + 'static {
+        let link = self.link.as_ref().map(|link| (link.shared.clone(), link.writer.clone()));
+        move |rank| {
+            let Some((shared, writer)) = &link else { return };
+            let message = head(&ToCoordinator::Cut { rank }, 0);
+            match write(writer, &[&message], Instant::now() + CUT) {
+                // Half a frame may be on the way: nothing can follow it.
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => shared.close("it takes no bytes"),
+                // Where the connection is gone, the coordinator tells of that.
+                _ => {}
             }
         }
     }
@@ -204,7 +222,7 @@ impl Link {
     fn contribute(&self, round: Round, number: u64, blob: &[u8], end: Instant) -> Result<(), Ending> {
         let head = head(&ToCoordinator::Contribute { number, round }, blob.len());
         // Even without a moment left the others learn that this rank came.
-        match self.write(&[&head, blob], end + VERDICT) {
+        match write(&self.writer, &[&head, blob], end + VERDICT) {
             Err(error) if error.kind() == io::ErrorKind::TimedOut => {
                 // Half a frame may be on the way: nothing can follow it.
                 let cause = "it takes no bytes";
@@ -214,26 +232,6 @@ impl Link {
             // Another error is the connection's end. The reader may still have the reason before it.
             _ => Ok(()),
         }
-    }
-
-    /// Writes all pieces until `end`.
-    fn write(&self, pieces: &[&[u8]], end: Instant) -> io::Result<()> {
-        let mut stream = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        for piece in pieces {
-            let mut rest = *piece;
-            while !rest.is_empty() {
-                stream.set_write_timeout(Some(left(end)?))?;
-                match stream.write(rest) {
-                    Ok(count) => rest = &rest[count..],
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                        return Err(io::ErrorKind::TimedOut.into());
-                    }
-                    Err(error) => return Err(error),
-                }
-            }
-        }
-        Ok(())
     }
 
     /// Waits until `done` or a failure; at `end`, asks the coordinator for a verdict and waits for that.
@@ -248,9 +246,29 @@ impl Link {
         }
         let end = end + VERDICT;
         // If it cannot be written, the reader finds the connection's end or the verdict does not come.
-        let _ = self.write(&[&head(&give_up, 0)], end);
+        let _ = write(&self.writer, &[&head(&give_up, 0)], end);
         self.shared.wait_until(end, &mut done).unwrap_or(Err(Ending::NoVerdict))
     }
+}
+
+/// Writes all pieces until `end`.
+fn write(writer: &Mutex<TcpStream>, pieces: &[&[u8]], end: Instant) -> io::Result<()> {
+    let mut stream = writer.lock().unwrap_or_else(PoisonError::into_inner);
+    for piece in pieces {
+        let mut rest = *piece;
+        while !rest.is_empty() {
+            stream.set_write_timeout(Some(left(end)?))?;
+            match stream.write(rest) {
+                Ok(count) => rest = &rest[count..],
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    Ok(())
 }
 
 impl Drop for Link {
@@ -259,7 +277,7 @@ impl Drop for Link {
         let end = Instant::now() + FAREWELL;
         let on_reader = reader.thread().id() == thread::current().id();
         if !thread::panicking() {
-            let _ = self.write(&[&head(&ToCoordinator::Goodbye, 0)], end);
+            let _ = write(&self.writer, &[&head(&ToCoordinator::Goodbye, 0)], end);
         }
         let stream = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         // Closing with bytes unread would reset the connection and could take the goodbye back, so the coordinator ends it.

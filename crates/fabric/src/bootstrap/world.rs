@@ -132,6 +132,21 @@ impl World {
         }
     }
 
+    /// What connects two ranks is broken, says one of them. The other one is told, if it is still there.
+    pub fn cut(&mut self, by: u32, rank: u32) -> Result<(), Violation> {
+        if by == rank {
+            return Err(Violation("a broken connection with itself"));
+        }
+        match self.seats.get(rank as usize) {
+            None => Err(Violation("a broken connection with no rank")),
+            Some(Seat::Taken { .. }) => {
+                self.send(rank, &ToRank::Cut { rank: by });
+                Ok(())
+            }
+            Some(_) => Ok(()),
+        }
+    }
+
     /// A rank said goodbye.
     pub fn leave(&mut self, rank: u32) {
         self.seats[rank as usize] = Seat::Left;
@@ -258,6 +273,19 @@ mod tests {
         world.give_up(1, None).unwrap();
         assert!(world.failure.is_none());
         assert_eq!(sent(&mut world, 2)[0], [(ToRank::Released { number: 0 }, Vec::new())]);
+    }
+
+    #[test]
+    fn a_cut_is_told_to_the_other_end_alone_and_fails_nothing() {
+        let mut world = full(3);
+        world.cut(0, 2).unwrap();
+        let told = sent(&mut world, 3);
+        assert_eq!(told[2], [(ToRank::Cut { rank: 0 }, Vec::new())]);
+        assert!(told[0].is_empty() && told[1].is_empty() && world.failure.is_none());
+        world.leave(2);
+        world.cut(0, 2).unwrap();
+        assert!(sent(&mut world, 3).iter().all(Vec::is_empty));
+        assert!(world.cut(0, 0).is_err() && world.cut(0, 3).is_err());
     }
 
     #[test]

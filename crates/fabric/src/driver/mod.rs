@@ -46,7 +46,14 @@ pub(crate) trait Wire: Send {
         true
     }
 
-    /// Lets go of all memory, for good: said before the link is severed, whose operations then give theirs back.
+    /// Whether the peer has severed its end, and so no longer keeps the memory that it offered: what was copied out of
+    /// it before the call is only good if this is false.
+    fn is_given_up(&self) -> bool {
+        false
+    }
+
+    /// Lets go of all memory, for good, and lets the peer see it: said before the link is severed, whose operations then
+    /// give theirs back.
     fn sever(&mut self) {}
 }
 

@@ -1,9 +1,16 @@
 //! Links over memory that ranks share.
 //!
-//! Each rank has one *control region*, which all others map. It begins with the rank's doorbell; then come as many rings
-//! as there are ranks, by the rank that writes into them. A ring has room for all frames that credits allow.
+//! Each rank has one *control region*, which all others map. It begins with the rank's doorbell; then come one word for
+//! each rank, which its owner sets when it *gives up* its link to that rank, and as many rings as there are ranks, by the
+//! rank that writes into them. A ring has room for all frames that credits allow.
+//!
+//! A receiver copies out of memory that its sender offered and keeps until it hears of the end. A sender that does not
+//! wait any longer (it takes the receiver for lost, since it has been stopped for long) sets the word before the memory
+//! serves for anything else; a receiver looks at the word after its copy, so that it never takes other bytes for the
+//! message. The word also tells a rank that was stopped that nobody reads its ring any more.
 
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
 use fulmen_memory::{Exposed, page_size};
@@ -17,8 +24,8 @@ use crate::options::Flow;
 
 /// Where the doorbell is in a control region.
 const DOORBELL: usize = 0;
-/// Where the rings begin: two cache lines on, since processors fetch them in pairs.
-const RINGS: usize = 128;
+/// Where the words for given-up links begin: two cache lines on, since processors fetch them in pairs.
+const GIVEN_UP: usize = 128;
 /// Bytes of a ring's slot, and of its head word.
 const SLOT: usize = 64;
 
@@ -36,9 +43,20 @@ fn ring(flow: &Flow) -> Layout {
     Layout::new(credits * per_frame + (config.receive_buffers() - credits) * SLOT)
 }
 
+/// Where the rings of so many ranks begin.
+fn rings(size: u32) -> usize {
+    (GIVEN_UP + size as usize * size_of::<u32>()).next_multiple_of(128)
+}
+
 /// Bytes of a control region.
 pub(crate) fn control_len(size: u32, flow: &Flow) -> usize {
-    (RINGS + size as usize * ring(flow).size()).next_multiple_of(page_size())
+    (rings(size) + size as usize * ring(flow).size()).next_multiple_of(page_size())
+}
+
+/// The word of a control region for the link to `rank`.
+fn given_up(control: &Exposed, rank: u32) -> Exposed {
+    let at = GIVEN_UP + rank as usize * size_of::<u32>();
+    control.slice(at..at + size_of::<u32>())
 }
 
 /// The doorbell of a control region.
@@ -64,27 +82,34 @@ pub(crate) struct ReachWire {
     incoming: Consumer,
     outgoing: Producer,
     bell: Doorbell,
+    /// This rank has given the link up.
+    given_up: Exposed,
+    /// The peer has.
+    peer_gave_up: Exposed,
     neighbours: Arc<Neighbours>,
     rendezvous: usize,
 }
 
 impl ReachWire {
-    /// The wire between `rank`, whose control region is `own`, and `peer`, whose is `theirs`.
+    /// The wire between `rank`, whose control region is `own`, and `peer`, whose is `theirs`, of `size` ranks.
     pub(crate) fn new(
+        size: u32,
         (rank, own): (u32, &Exposed),
         (peer, theirs): (u32, &Exposed),
         flow: &Flow,
         neighbours: Arc<Neighbours>,
     ) -> Result<ReachWire, RingError> {
-        let size = ring(flow).size();
+        let (first, len) = (rings(size), ring(flow).size());
         let ring = |control: &Exposed, writer: u32| {
-            let at = RINGS + writer as usize * size;
-            control.slice(at..at + size)
+            let at = first + writer as usize * len;
+            control.slice(at..at + len)
         };
         Ok(ReachWire {
             incoming: Consumer::new(ring(own, peer))?,
             outgoing: Producer::new(ring(theirs, rank))?,
             bell: doorbell(theirs),
+            given_up: given_up(own, peer),
+            peer_gave_up: given_up(theirs, rank),
             neighbours,
             rendezvous: usize::try_from(flow.rendezvous).unwrap_or(usize::MAX),
         })
@@ -95,10 +120,15 @@ impl Wire for ReachWire {
     #[inline]
     fn pump(&mut self, link: &mut Link, lent: &mut Lent<'_>) -> Result<bool, Broken> {
         let mut moved = false;
+        // Looked at before the frames, so that all that came before are taken.
+        let over = self.is_given_up();
         while let Some(frame) = self.incoming.peek()? {
             link.receive(&frame, lent)?;
             frame.release();
             moved = true;
+        }
+        if over && !link.peer_left() {
+            return Err(given_up_by_peer());
         }
         while let Some(frame) = link.transmit(lent) {
             let header = frame.header.as_bytes();
@@ -124,6 +154,9 @@ impl Wire for ReachWire {
 
     #[inline]
     fn push(&mut self, header: &[u8; PREFIX], payload: &[u8]) -> Result<bool, Broken> {
+        if self.is_given_up() {
+            return Err(given_up_by_peer());
+        }
         let pushed = self.outgoing.try_push(&[header, payload])?;
         if pushed {
             self.bell.notify();
@@ -142,4 +175,22 @@ impl Wire for ReachWire {
     fn target(&self, memory: Exposed) -> Target {
         Target::Memory { memory, direct: false }
     }
+
+    #[inline]
+    fn is_given_up(&self) -> bool {
+        // Pairs with the fence of `sever`: whoever copied bytes that were written after it sees the word.
+        fence(Ordering::Acquire);
+        self.peer_gave_up.atomic_u32(0).load(Ordering::Acquire) != 0
+    }
+
+    fn sever(&mut self) {
+        self.given_up.atomic_u32(0).store(1, Ordering::SeqCst);
+        // Nothing that is written later, into memory that was offered before, is seen before the word.
+        fence(Ordering::SeqCst);
+        self.bell.notify();
+    }
+}
+
+fn given_up_by_peer() -> Broken {
+    Broken("the peer has given it up".into())
 }

@@ -202,6 +202,21 @@ impl Link {
         self.ops.detach(op);
     }
 
+    /// How many operations have got an outcome so far, wrapping.
+    #[inline]
+    #[must_use]
+    pub fn ended(&self) -> u32 {
+        self.ops.ended()
+    }
+
+    /// The operation whose frames go next, if only the thread that lends its memory can send them.
+    #[inline]
+    #[must_use]
+    pub fn awaits_lender(&self) -> Option<OpId> {
+        let head = *self.out.front()?;
+        matches!(self.ops.peek(head), Op::Send(Send { source: Source::Lent(_), .. })).then_some(head)
+    }
+
     /// How many operations have not ended.
     #[must_use]
     pub fn unfinished(&self) -> usize {

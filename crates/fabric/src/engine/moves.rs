@@ -19,7 +19,7 @@ pub enum Into {
     Lent,
 }
 
-/// Bytes to be copied out of the peer's memory. Its taker does it and says [`Link::copied`].
+/// Bytes to be copied out of the peer's memory. Its taker does it and says [`Link::copied`], or [`Link::put_back`].
 #[derive(Debug)]
 pub struct Copy {
     /// The receive.
@@ -75,15 +75,35 @@ impl Link {
         Some(Copy { op, from: *place, len: *len, into })
     }
 
-    /// A copy that was taken has been made, or the peer's memory could not be reached.
+    /// A copy that was taken has not been begun, and is to be given out again.
+    pub fn put_back(&mut self, op: OpId) {
+        if !self.ops.is_live(op) {
+            return;
+        }
+        let Op::Recv(Recv { phase: RecvPhase::Copying { taken, .. }, .. }) = self.ops.get(op) else { return };
+        *taken = false;
+        if self.severed || self.left {
+            // Nobody was there to end it when the rest was ended.
+            let error = if self.severed { OpError::Severed } else { OpError::Left };
+            self.ops.finish(op, Err(error));
+        } else {
+            self.copies.push_back(op);
+        }
+    }
+
+    /// A copy that was taken has been made, or the peer's memory could not be reached: also because it is no longer
+    /// what was offered, for which the link is severed first.
     pub fn copied(&mut self, op: OpId, reached: bool) {
         // Severing the link may have ended it meanwhile.
         if !self.ops.is_live(op) {
             return;
         }
         let Op::Recv(Recv { phase: RecvPhase::Copying { peer_op, len, .. }, .. }) = *self.ops.get(op) else { return };
-        let (status, outcome) =
-            if reached { (Status::Delivered, Ok(len)) } else { (Status::Failed, Err(OpError::Unreachable)) };
+        let (status, outcome) = match reached {
+            true => (Status::Delivered, Ok(len)),
+            false if self.severed => (Status::Failed, Err(OpError::Severed)),
+            false => (Status::Failed, Err(OpError::Unreachable)),
+        };
         self.control.push_back(Control::Fin { op: peer_op, status, len });
         self.ops.finish(op, outcome);
     }

@@ -146,6 +146,8 @@ struct Slot {
 pub(super) struct Ops {
     slots: Vec<Slot>,
     free: Vec<usize>,
+    /// How many have ended, wrapping.
+    ended: u32,
 }
 
 /// What a number of the peer's means here.
@@ -202,6 +204,7 @@ impl Ops {
 
     /// Ends an operation. One that nobody waits for is gone.
     pub(super) fn finish(&mut self, id: OpId, outcome: Result<u64, OpError>) {
+        self.ended = self.ended.wrapping_add(1);
         let slot = &mut self.slots[id.index()];
         slot.op = Op::Done(outcome);
         if slot.detached {
@@ -228,6 +231,10 @@ impl Ops {
     pub(super) fn ids(&self) -> Vec<OpId> {
         let live = self.slots.iter().enumerate().filter(|(_, slot)| !matches!(slot.op, Op::Free));
         live.map(|(index, slot)| OpId::new(index, slot.generation)).collect()
+    }
+
+    pub(super) fn ended(&self) -> u32 {
+        self.ended
     }
 
     /// How many have not ended.

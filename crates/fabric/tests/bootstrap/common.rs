@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use fulmen_fabric::bootstrap::{
-    Coordinator, Event, JoinConfig, JoinError, Options, PROTOCOL_VERSION, Refusal, Secret, Serving, Session,
+    Coordinator, Event, Heartbeat, JoinConfig, JoinError, Options, PROTOCOL_VERSION, Refusal, Secret, Serving, Session,
 };
 use fulmen_fabric::launch::Launch;
 
@@ -38,7 +38,9 @@ struct Log {
 
 impl World {
     pub fn start(size: u32) -> World {
-        World::start_with(size, Options::default())
+        // A process that a busy machine does not run for some seconds is not to be taken for a dead one.
+        let heartbeat = Heartbeat { silence: Duration::from_secs(600), ..Heartbeat::default() };
+        World::start_with(size, Options { heartbeat, ..Options::default() })
     }
 
     pub fn start_with(size: u32, options: Options) -> World {

@@ -1,6 +1,6 @@
 //! Real processes that are killed or stopped while others wait for them.
 //!
-//! The test's own process is rank 0. Rank 1 is this binary again, which runs the test [`victim`] alone, in the role that
+//! The test's own process is rank 0. The last rank is this binary again, which runs the test [`victim`] alone, in the role that
 //! its environment names.
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -10,8 +10,8 @@ use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::world::{CARRIERS, Carrier, LONG, options};
-use fulmen_fabric::bootstrap::{Options, Serving};
+use crate::world::{self, CARRIERS, Carrier, LONG, options};
+use fulmen_fabric::bootstrap::Serving;
 use fulmen_fabric::{Coordinator, Fabric, FabricError, JoinConfig, Loss, On, Secret, Session};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
@@ -20,37 +20,55 @@ const WORLD: &str = "FULMEN_TEST_WORLD";
 /// Far above the documented 2 s, since this machine may be busy; what was measured is printed.
 const BOUND: Duration = Duration::from_secs(30);
 
-fn join(coordinator: SocketAddr, rank: u32, secret: Secret, carrier: Carrier) -> Fabric {
-    let session = Session::join(&JoinConfig { coordinator, rank, size: 2, secret, deadline: LONG }).unwrap();
+fn join(coordinator: SocketAddr, rank: u32, size: u32, secret: Secret, carrier: Carrier) -> Fabric {
+    let session = Session::join(&JoinConfig { coordinator, rank, size, secret, deadline: LONG }).unwrap();
     Fabric::start(session, carrier.options(options()), carrier.providers()).unwrap()
 }
 
-/// Rank 1 in a process of its own, which ends with this value, or with the test's process: its standard input closes.
+/// The last rank in a process of its own, which ends with this value, or with the test's process: its standard input
+/// closes.
 struct Victim {
     child: Child,
     words: BufReader<std::process::ChildStdout>,
-    _coordinator: Serving,
+    coordinator: Serving,
+    secret: Secret,
 }
 
 impl Victim {
+    /// Rank 1 of two, and rank 0 with it.
     fn start(role: &str, carrier: Carrier) -> (Fabric, Victim) {
+        Victim::start_watched(role, carrier, world::SILENCE)
+    }
+
+    /// The same, where the coordinator takes a rank for lost that is silent for so long.
+    fn start_watched(role: &str, carrier: Carrier, silence: Duration) -> (Fabric, Victim) {
+        let mut victim = Victim::spawn(role, carrier, 2, silence);
+        let fabric = victim.join(0, 2, carrier);
+        victim.hear("ready");
+        (fabric, victim)
+    }
+
+    /// The last rank of so many; the others are to join.
+    fn spawn(role: &str, carrier: Carrier, size: u32, silence: Duration) -> Victim {
         let secret = Secret::generate().unwrap();
-        let coordinator = Coordinator::bind(([127, 0, 0, 1], 0).into(), 2, secret.clone(), Options::default()).unwrap();
+        let options = world::patient(silence);
+        let coordinator = Coordinator::bind(([127, 0, 0, 1], 0).into(), size, secret.clone(), options).unwrap();
         let coordinator = coordinator.serve().unwrap();
         let address = coordinator.local_addr();
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "liveness::victim", "--nocapture", "--test-threads=1"])
             .env(ROLE, role)
-            .env(WORLD, format!("{address} {} {}", secret.to_hex(), carrier.index()))
+            .env(WORLD, format!("{address} {} {} {size}", secret.to_hex(), carrier.index()))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
         let words = BufReader::new(child.stdout.take().unwrap());
-        let mut victim = Victim { child, words, _coordinator: coordinator };
-        let fabric = join(address, 0, secret, carrier);
-        victim.hear("ready");
-        (fabric, victim)
+        Victim { child, words, coordinator, secret }
+    }
+
+    fn join(&self, rank: u32, size: u32, carrier: Carrier) -> Fabric {
+        join(self.coordinator.local_addr(), rank, size, self.secret.clone(), carrier)
     }
 
     /// Reads what the victim says until it says this.
@@ -67,6 +85,13 @@ impl Victim {
 
     fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Stops it, and returns when all of its threads have stopped: then the system says so.
+    fn stop(&self) {
+        self.signal(Signal::STOP);
+        let status = waitpid(Some(Pid::from_child(&self.child)), WaitOptions::UNTRACED).unwrap();
+        assert!(status.is_some_and(|(_, status)| status.stopped()), "{status:?}");
     }
 }
 
@@ -93,9 +118,10 @@ fn victim() {
         std::process::exit(3);
     });
     let world = std::env::var(WORLD).unwrap();
-    let [address, secret, carrier] = world.split(' ').collect::<Vec<_>>().try_into().unwrap();
+    let [address, secret, carrier, size] = world.split(' ').collect::<Vec<_>>().try_into().unwrap();
     let carrier = CARRIERS[carrier.parse::<usize>().unwrap()];
-    let fabric = join(address.parse().unwrap(), 1, Secret::from_hex(secret).unwrap(), carrier);
+    let size = size.parse().unwrap();
+    let fabric = join(address.parse().unwrap(), size - 1, size, Secret::from_hex(secret).unwrap(), carrier);
     match role.as_str() {
         // It answers each message.
         "echo" => {
@@ -117,10 +143,22 @@ fn victim() {
             say("window");
             park();
         }
+        // It offers two messages out of its window.
+        "offers" => {
+            say("ready");
+            let window = fabric.window(OFFERED, LONG).unwrap();
+            window.local().fill(0..OFFERED, 7);
+            let sends = [1, 2].map(|tag| fabric.start_send(0, tag, window.local()).unwrap());
+            say("offered");
+            let _ = sends.map(|send| send.wait(LONG));
+        }
         _ => say("ready"),
     }
     park();
 }
+
+/// Bytes of a message that is not sent in frames.
+const OFFERED: usize = 64 << 10;
 
 fn park() -> ! {
     loop {
@@ -222,6 +260,48 @@ fn a_kill_ends_a_wait_on_a_window() {
 }
 
 #[test]
+fn survivors_of_a_kill_name_the_dead_rank_and_keep_their_links() {
+    for carrier in CARRIERS {
+        println!("over {carrier:?}");
+        let mut victim = Victim::spawn("ready", carrier, 3, world::SILENCE);
+        let fabrics = thread::scope(|scope| {
+            let joining = [0, 1].map(|rank| {
+                scope.spawn({
+                    let victim = &victim;
+                    move || victim.join(rank, 3, carrier)
+                })
+            });
+            joining.map(|joining| joining.join().unwrap())
+        });
+        victim.hear("ready");
+        thread::scope(|scope| {
+            let waiting = [0, 1].map(|rank: usize| {
+                let fabric = &fabrics[rank];
+                scope.spawn(move || match rank {
+                    // It finds out by its link, maybe before anybody says so.
+                    0 => loop {
+                        if let Err(error) = fabric.send_bytes(2, 1, &[1], LONG) {
+                            break error;
+                        }
+                    },
+                    _ => fabric.wait("my_wait", On::All, LONG, || Poll::<()>::Pending).unwrap_err(),
+                })
+            });
+            victim.signal(Signal::KILL);
+            for error in waiting.map(|waiting| waiting.join().unwrap()) {
+                assert!(matches!(error, FabricError::PeerLost { rank: 2, .. }), "{error}");
+            }
+        });
+        let [zero, one] = &fabrics;
+        for (from, to) in [(zero, one), (one, zero)] {
+            from.send_bytes(to.rank(), 1, &[1], LONG).unwrap();
+            assert_eq!(to.recv_bytes(from.rank(), 1, &mut [0], LONG).unwrap(), 1);
+            assert_eq!(to.loss(from.rank()), None);
+        }
+    }
+}
+
+#[test]
 fn a_kill_ends_the_making_of_a_window() {
     let (fabric, victim) = Victim::start("recv", Carrier::Reach);
     let error = thread::scope(|scope| {
@@ -250,11 +330,7 @@ fn stop_and_continue(carrier: Carrier) {
         fabric.recv_bytes(1, 2, &mut byte, timeout).map(|_| byte)
     };
     assert_eq!(ask(LONG).unwrap(), [42]);
-    victim.signal(Signal::STOP);
-    // Once the system says so, all of its threads have stopped.
-    let pid = Pid::from_child(&victim.child);
-    let status = waitpid(Some(pid), WaitOptions::UNTRACED).unwrap();
-    assert!(status.is_some_and(|(_, status)| status.stopped()), "{status:?}");
+    victim.stop();
     let error = ask(Duration::from_secs(1)).unwrap_err();
     let text = error.to_string();
     assert!(matches!(&error, FabricError::TimedOut { op: "recv", missing, .. } if *missing == [1]), "{text}");
@@ -265,4 +341,21 @@ fn stop_and_continue(carrier: Carrier) {
     let mut byte = [0];
     fabric.recv_bytes(1, 2, &mut byte, LONG).unwrap();
     assert_eq!(ask(LONG).unwrap(), [42]);
+}
+
+#[test]
+fn a_deadline_also_bounds_the_wait_for_a_stopped_senders_memory() {
+    let (fabric, mut victim) = Victim::start("offers", Carrier::Reach);
+    // Its memory is mapped no longer when the messages come.
+    drop(fabric.window(OFFERED, LONG).unwrap());
+    victim.hear("offered");
+    victim.stop();
+    let into = fabric.alloc(OFFERED).unwrap().into_exposed();
+    let error = fabric.recv(1, 1, &into, Duration::from_millis(300)).unwrap_err();
+    assert!(matches!(&error, FabricError::TimedOut { op: "recv", missing, .. } if *missing == [1]), "{error}");
+    // A receive that nobody waits for is tried again and again.
+    let receive = fabric.start_recv(1, 2, &into).unwrap();
+    victim.signal(Signal::CONT);
+    assert_eq!(receive.wait(LONG).unwrap(), OFFERED);
+    assert_eq!(into.into_block().unwrap().as_slice::<u8>(), [7; OFFERED]);
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use fulmen_fabric::bootstrap::Options;
+use fulmen_fabric::bootstrap::{Heartbeat, Options};
 use fulmen_fabric::{Coordinator, Fabric, FabricOptions, JoinConfig, Providers, Secret, Session, StartError};
 use fulmen_reach::Node;
 use fulmen_soft::{Profile, SoftDevice};
@@ -13,6 +13,16 @@ use fulmen_verbs::Device;
 
 /// Never reached when all is well.
 pub const LONG: Duration = Duration::from_secs(60);
+
+/// How long a rank may be silent before it counts as lost, where a test is not about that: a process that a busy machine
+/// does not run for some seconds is not to be taken for a dead one.
+pub const SILENCE: Duration = Duration::from_secs(600);
+
+/// A coordinator's options with this bound of silence.
+pub fn patient(silence: Duration) -> Options {
+    let every = (silence / 5).min(Duration::from_secs(2));
+    Options { heartbeat: Heartbeat { every, silence }, ..Options::default() }
+}
 
 /// What links run over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +55,7 @@ impl Carrier {
 }
 
 pub fn options() -> FabricOptions {
-    FabricOptions { pool: 16 << 20, timeout: LONG, ..FabricOptions::default() }
+    FabricOptions { pool: 16 << 20, timeout: LONG, farewell: LONG, ..FabricOptions::default() }
 }
 
 /// Starts `size` ranks, each with the providers and options that `given` gives it, and runs `body` on what came of it.
@@ -56,7 +66,7 @@ pub fn start_with<T: Send>(
 ) -> Vec<T> {
     let secret = Secret::generate().unwrap();
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    let coordinator = Coordinator::bind(address, size, secret.clone(), Options::default()).unwrap().serve().unwrap();
+    let coordinator = Coordinator::bind(address, size, secret.clone(), patient(SILENCE)).unwrap().serve().unwrap();
     let coordinator_address = coordinator.local_addr();
     thread::scope(|scope| {
         let rank = |rank| {

@@ -43,8 +43,13 @@ impl Incoming {
         next | platform::HANG_UP
     }
 
-    /// Reads and answers; false if the connection is of no use any more.
-    pub(super) fn serve(&mut self, core: &Core) -> bool {
+    /// Reads and answers; false if the connection is of no use any more. `hung_up`: the peer will say nothing more.
+    pub(super) fn serve(&mut self, core: &Core, hung_up: bool) -> bool {
+        // A peer that hung up and takes no answer would be ready for ever, and is not waited for.
+        self.talk(core) && !(hung_up && self.unsent.is_some())
+    }
+
+    fn talk(&mut self, core: &Core) -> bool {
         if let Some((frame, region)) = self.unsent.take()
             && !self.answer(frame, region)
         {

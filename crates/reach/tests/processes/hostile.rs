@@ -174,3 +174,30 @@ fn random_bytes_never_end_a_node() {
     }
     assert!(node.connect(&node.address(), LONG).unwrap().is_alive());
 }
+
+#[test]
+fn who_hangs_up_and_takes_no_answers_is_let_go() {
+    let node = Node::open().unwrap();
+    let stream = UnixStream::connect_addr(&socket_of(&node.address())).unwrap();
+    (&stream).write_all(&hello(&node.address(), 1)).unwrap();
+    stream.set_nonblocking(true).unwrap();
+    // Until the node has no room for its answers and reads no further.
+    let mut refused = 0;
+    while refused < 1000 {
+        match (&stream).write(&request(2, 1, 99)) {
+            Ok(written) => {
+                assert_eq!(written, 64, "a request goes out whole");
+                refused = 0;
+            }
+            Err(error) => {
+                assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+                refused += 1;
+                std::thread::yield_now();
+            }
+        }
+    }
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut polled = [rustix::event::PollFd::new(&stream, rustix::event::PollFlags::empty())];
+    let wait = rustix::event::Timespec::try_from(LONG).unwrap();
+    assert_eq!(rustix::event::poll(&mut polled, Some(&wait)).unwrap(), 1, "the node hangs up, too");
+}

@@ -54,10 +54,16 @@ impl Pair {
                 Ok((memory, at, shared)) => {
                     inner.wire.work_on(shared.key);
                     // Its owner ends it by taking it out of the table, and waits for those who say that they work.
-                    let valid = link.remote.directory.key(shared.key) == Some(shared);
-                    let listens = link.wire.takes(inner.wire.incarnation);
+                    let is_valid = || link.remote.directory.key(shared.key) == Some(shared);
+                    let does_listen = || link.wire.takes(inner.wire.incarnation);
+                    let (mut valid, mut listens) = (is_valid(), does_listen());
                     if valid && listens {
                         transfer(send, &memory, at);
+                        if let SendOp::Read { .. } = send.op {
+                            // It does not wait for ever: what a stopped process read after that may be anything.
+                            fence(Ordering::SeqCst);
+                            (valid, listens) = (is_valid(), does_listen());
+                        }
                     }
                     inner.wire.work_done();
                     if !listens {

@@ -4,6 +4,7 @@ use fulmen_verbs::{
     CompletionStatus, PostError, QueuePairState, RecvRequest, SendRequest, VerbsError, check_post_recv, check_post_send,
 };
 
+use super::receive::Turn;
 use super::send::Send;
 use super::{Inner, Pair, Recv};
 
@@ -25,7 +26,17 @@ impl Pair {
                 send.keep_inline();
             }
         }
+        if self.waits_for_clock(inner) {
+            // The device's thread may sleep, and nothing else starts the clock of a peer that is silent.
+            self.domain.device.progress.kick();
+        }
         result
+    }
+
+    /// Whether only time ends the requests: the peer does not listen.
+    fn waits_for_clock(&self, inner: &Inner) -> bool {
+        let Some(link) = inner.link.as_ref().filter(|_| !inner.sends.is_empty() && !self.holds()) else { return false };
+        !link.remote.is_alive() || !link.wire.takes(inner.wire.incarnation)
     }
 
     fn queue_send(&self, inner: &mut Inner, request: &SendRequest) -> Result<(), VerbsError> {
@@ -54,9 +65,9 @@ impl Pair {
                 break;
             }
         }
-        if had_none {
-            // A message may wait for this, and nobody else may look.
-            self.receive(inner);
+        // A message may wait for this, and nobody else may look.
+        if had_none && self.receive(inner) == Turn::Full {
+            self.domain.device.progress.kick();
         }
         result
     }

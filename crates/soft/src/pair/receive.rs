@@ -14,6 +14,15 @@ use crate::remote::{Lookup, Remote};
 /// Messages taken before others have their turn.
 const MESSAGES_A_TURN: usize = 64;
 
+/// What a look at the peer's ring brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    Idle,
+    Worked,
+    /// There may be more, after the others' turn.
+    Full,
+}
+
 /// What became of the next frame.
 enum Outcome {
     /// There is none, or it waits for a mapping or a RECV.
@@ -37,13 +46,18 @@ enum Missing {
 }
 
 impl Pair {
-    /// Takes what has arrived: whether there was anything.
-    pub(super) fn receive(&self, inner: &mut Inner) -> bool {
+    /// Takes what has arrived.
+    pub(super) fn receive(&self, inner: &mut Inner) -> Turn {
         let mut worked = false;
+        let mut full = true;
         for _ in 0..MESSAGES_A_TURN {
             match self.receive_one(inner) {
-                Outcome::Nothing => break,
+                Outcome::Nothing => {
+                    full = false;
+                    break;
+                }
                 Outcome::Stalled => {
+                    full = false;
                     if inner.stalled != Some(inner.taken) {
                         inner.stalled = Some(inner.taken);
                         inner.wire.stall(inner.taken);
@@ -60,7 +74,7 @@ impl Pair {
                 }
                 Outcome::Refused { recv, sender } => {
                     self.refuse(inner, recv, sender);
-                    return true;
+                    return Turn::Worked;
                 }
             }
         }
@@ -68,7 +82,11 @@ impl Pair {
             inner.wire.acknowledge(inner.taken);
             link.remote.wake();
         }
-        worked
+        match (full, worked) {
+            (true, _) => Turn::Full,
+            (false, true) => Turn::Worked,
+            (false, false) => Turn::Idle,
+        }
     }
 
     fn refuse(&self, inner: &mut Inner, recv: Option<CompletionStatus>, sender: CompletionStatus) {
@@ -88,10 +106,15 @@ impl Pair {
     }
 
     fn receive_one(&self, inner: &mut Inner) -> Outcome {
-        let Inner { link: Some(link), recvs, recv_used, taken, filled, dropping, .. } = inner else {
+        let Inner { link: Some(link), wire: own, recvs, recv_used, taken, filled, dropping, stalled, .. } = inner
+        else {
             return Outcome::Nothing;
         };
         let Link { remote, wire, ring } = link;
+        if !wire.answers(own.incarnation) {
+            // What is in its ring is for the queue pair that it is connected to, now or before this one was reset.
+            return Outcome::Nothing;
+        }
         if wire.is_void() {
             // The sender was told that what is left here failed.
             return Outcome::Nothing;
@@ -119,6 +142,11 @@ impl Pair {
             }
             return if self.is_reliable() { Outcome::Stalled } else { Outcome::Nothing };
         };
+        if stalled.take().is_some() {
+            // Mapping and copying take as long as they do, which the sender's clock does not count.
+            own.unstall();
+            remote.wake();
+        }
         if header.kind != Kind::Written
             && let Err(refused) = self.check_room(&header, recv)
         {

@@ -141,13 +141,14 @@ impl Pair {
     /// Completes requests from the front.
     fn retire(&self, inner: &mut Inner) -> bool {
         let Some(link) = &inner.link else { return false };
-        let acked = if link.wire.answers(inner.wire.incarnation) { link.wire.acked() } else { 0 };
+        let answers = link.wire.answers(inner.wire.incarnation);
+        let acked = if answers { link.wire.acked() } else { 0 };
         if acked > inner.sent {
             // No correct peer acknowledges what was not sent.
             self.fail(inner, CompletionStatus::RemoteOperation);
             return true;
         }
-        let refused = link.wire.refused();
+        let refused = if answers { link.wire.refused() } else { None };
         let mut worked = false;
         while let Some(send) = inner.sends.front() {
             let byte_len = match send.stage {
@@ -199,19 +200,23 @@ impl Pair {
             QueuePairState::SendDrain => inner.draining,
             _ => 0,
         };
-        let sent = inner.sent;
         let mut worked = false;
         while inner.begun < limit && !inner.broken {
+            let before = inner.sends[inner.begun].stage;
             let stage = match self.begin_one(inner) {
                 Begun::As(stage) => stage,
-                Begun::Blocked => break,
+                Begun::Blocked => {
+                    // The parts that are in the ring already are for the peer to take, which makes room for the rest.
+                    worked |= inner.sends[inner.begun].stage != before;
+                    break;
+                }
             };
             inner.broken = matches!(stage, Stage::Failed(_));
             inner.sends[inner.begun].stage = stage;
             inner.begun += 1;
             worked = true;
         }
-        if let Some(link) = inner.link.as_ref().filter(|_| worked || inner.sent != sent) {
+        if let Some(link) = inner.link.as_ref().filter(|_| worked) {
             link.remote.wake();
         }
         worked
@@ -338,6 +343,7 @@ impl Pair {
         inner.timers.lost_since = None;
         let Some(Stage::Sent(front)) = inner.sends.front().map(|send| send.stage) else { return None };
         if !self.is_reliable() || link.wire.stalled() != Some(front) {
+            inner.timers.stalled = None;
             return None;
         }
         let retries = inner.timers.not_ready?;

@@ -1,0 +1,98 @@
+//! Finding the peer, in the transition to RTR.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fulmen_verbs::{Path, VerbsError};
+
+use super::{Link, Pair};
+use crate::device::pair_slot;
+use crate::directory::SharedPair;
+use crate::remote::Remote;
+use crate::wire::{Cause, PeerWire};
+
+/// How long connecting to a peer may take. A peer that takes longer is stopped, or does not want to.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Pause between two looks at a peer that cannot be connected to yet. Nothing tells when it can.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// What a look for the peer found.
+enum Found {
+    /// It can be connected to.
+    Free(Link),
+    /// Its wire is an old connection's, or just being changed: it has to be reset, which may be on its way.
+    NotYet(&'static str, Option<Link>),
+}
+
+impl Pair {
+    /// Finds the peer of this queue pair, whose wire is `own`.
+    pub(super) fn connect(&self, path: &Path, own: u64) -> Result<Link, VerbsError> {
+        self.find(path, own).map_err(|cause| VerbsError::Unreachable {
+            qp_num: self.number,
+            peer: path.remote_gid.to_string(),
+            cause: cause.to_string(),
+        })
+    }
+
+    fn find(&self, path: &Path, own: u64) -> Result<Link, Cause> {
+        let number = path.remote_qp;
+        let until = Instant::now() + PATIENCE;
+        let remote = self.domain.device.remote(path.remote_gid, number, until)?;
+        // Keeps what is mapped until the next look.
+        let mut _last = None;
+        loop {
+            match self.look(&remote, number, own, until)? {
+                Found::Free(link) => return Ok(link),
+                Found::NotYet(problem, _) if Instant::now() >= until => {
+                    return Err(
+                        format!("its queue pair {number} {problem}: reset both sides before either connects").into()
+                    );
+                }
+                Found::NotYet(_, link) => _last = link,
+            }
+            thread::sleep(PAUSE);
+        }
+    }
+
+    fn look(&self, remote: &Arc<Remote>, number: u32, own: u64, until: Instant) -> Result<Found, Cause> {
+        let slot = pair_slot(number);
+        if !remote.directory.has_pair(slot, number) {
+            return Err(format!("it has no queue pair {number}").into());
+        }
+        let Some(pair) = remote.directory.pair(slot, number) else {
+            return Ok(Found::NotYet("changes all the time", None));
+        };
+        let (wire, ring) = match self.open(remote, number, pair, until) {
+            Ok(opened) => opened,
+            // It was reset meanwhile.
+            Err(_) if remote.is_alive() && remote.directory.pair(slot, number) != Some(pair) => {
+                return Ok(Found::NotYet("changes all the time", None));
+            }
+            Err(cause) => return Err(cause),
+        };
+        let problem = if wire.is_void() {
+            Some("is in the error state")
+        } else if wire.is_taken(own) {
+            Some("is connected to another one")
+        } else {
+            None
+        };
+        let link = Link { remote: remote.clone(), wire, ring };
+        Ok(match problem {
+            None => Found::Free(link),
+            Some(problem) => Found::NotYet(problem, Some(link)),
+        })
+    }
+
+    fn open(
+        &self,
+        remote: &Remote,
+        number: u32,
+        pair: SharedPair,
+        until: Instant,
+    ) -> Result<(PeerWire, fulmen_reach::ring::Consumer), Cause> {
+        let region = remote.peer.map(pair.wire, until.saturating_duration_since(Instant::now()))?;
+        PeerWire::open(&region, number, self.kind, pair.incarnation)
+    }
+}
