@@ -47,12 +47,25 @@ impl Drop for Rank {
     }
 }
 
+/// This test's executable in a role.
+fn role(role: &str) -> impl Fn() -> Command {
+    move || {
+        let mut command = Command::new(env::current_exe().unwrap());
+        command.args(["--exact", "a_rank", "--nocapture", "--test-threads=1"]).env(ROLE, role);
+        command
+    }
+}
+
 /// `profiles` are those of the ranks, in turn.
-fn start(role: &str, size: u32, profiles: &[&str], coordinator: SocketAddr, secret: &Secret) -> Vec<Rank> {
+fn start(
+    command: impl Fn() -> Command,
+    size: u32,
+    profiles: &[&str],
+    coordinator: SocketAddr,
+    secret: &Secret,
+) -> Vec<Rank> {
     let start = |rank: u32| {
-        let mut process = Command::new(env::current_exe().unwrap())
-            .args(["--exact", "a_rank", "--nocapture", "--test-threads=1"])
-            .env(ROLE, role)
+        let mut process = command()
             .env("FULMEN_RANK", rank.to_string())
             .env("FULMEN_SIZE", size.to_string())
             .env("FULMEN_COORDINATOR", coordinator.to_string())
@@ -119,18 +132,18 @@ fn a_rank() {
 }
 
 /// Ranks that meet at a coordinator.
-fn meet(role: &str, size: u32, profiles: &[&str]) -> (Serving, Vec<Rank>) {
+fn meet(command: impl Fn() -> Command, size: u32, profiles: &[&str]) -> (Serving, Vec<Rank>) {
     let secret = Secret::generate().unwrap();
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let options = CoordinatorOptions::default();
     let coordinator = Coordinator::bind(address, size, secret.clone(), options).unwrap().serve().unwrap();
-    let ranks = start(role, size, profiles, coordinator.local_addr(), &secret);
+    let ranks = start(command, size, profiles, coordinator.local_addr(), &secret);
     (coordinator, ranks)
 }
 
 /// Ranks that have formed a group.
-fn world(role: &str, size: u32, profile: &str) -> (Serving, Vec<Rank>) {
-    let (coordinator, mut ranks) = meet(role, size, &[profile]);
+fn world(named: &str, size: u32, profile: &str) -> (Serving, Vec<Rank>) {
+    let (coordinator, mut ranks) = meet(role(named), size, &[profile]);
     for rank in &mut ranks {
         while rank.line() != "ready" {
             assert!(rank.process.try_wait().unwrap().is_none(), "a rank ended before it was ready");
@@ -168,9 +181,29 @@ fn a_killed_process_ends_the_others() {
 }
 
 #[test]
+fn the_examples_work() {
+    // Beside the directory of this executable, where `cargo test` builds them.
+    let examples = env::current_exe().unwrap().parent().unwrap().with_file_name("examples");
+    for name in ["all_reduce", "broadcast", "ring"] {
+        let path = examples.join(format!("{name}{}", env::consts::EXE_SUFFIX));
+        if !path.exists() {
+            println!("{name} is not tried: it is built by `cargo test` without `--test`");
+            continue;
+        }
+        for profile in PROFILES {
+            let (_coordinator, ranks) = meet(|| Command::new(&path), 3, &[profile]);
+            for (rank, process) in (0..).zip(ranks) {
+                let said = process.rest();
+                assert!(said.starts_with(&format!("rank {rank} of 3: ")), "{name}: {said}");
+            }
+        }
+    }
+}
+
+#[test]
 fn a_rank_that_cannot_start_tells_the_others() {
     let start = Instant::now();
-    let (_coordinator, ranks) = meet("told", 3, &["infiniband", "token-ring", "infiniband"]);
+    let (_coordinator, ranks) = meet(role("told"), 3, &["infiniband", "token-ring", "infiniband"]);
     for (rank, process) in (0..).zip(ranks) {
         let said = process.rest();
         let told = said.lines().find_map(|line| line.strip_prefix("told: ")).unwrap_or_else(|| panic!("{said}"));
