@@ -1,6 +1,7 @@
 //! Starting a fabric.
 
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -133,6 +134,8 @@ pub(crate) struct Inner {
     pub(crate) session: Session,
     timeout: Duration,
     farewell: Duration,
+    /// Groups formed so far.
+    groups: AtomicU64,
 }
 
 impl Fabric {
@@ -229,8 +232,8 @@ impl Fabric {
         let pool = Pool::with_rule(&pool, rule).map_err(memory("the pool"))?;
         let poll = options.poll.unwrap_or_else(|| PollPolicy::for_ranks(size));
         let FabricOptions { timeout, farewell, .. } = options;
-        let progress = Progress::new(lanes.clone());
-        let inner = Inner { progress, lanes, neighbours, rank, size, poll, pool, session, timeout, farewell };
+        let (progress, groups) = (Progress::new(lanes.clone()), AtomicU64::new(0));
+        let inner = Inner { progress, lanes, neighbours, rank, size, poll, pool, session, timeout, farewell, groups };
         Ok(Fabric { inner: Arc::new(inner) })
     }
 
@@ -268,6 +271,12 @@ impl Fabric {
     #[must_use]
     pub fn link_kind(&self) -> LinkKind {
         self.inner.link_kind()
+    }
+
+    /// A number for a group of all ranks, from 0: the same on all ranks, since they form groups in the same order.
+    #[must_use]
+    pub fn number_group(&self) -> u64 {
+        self.inner.groups.fetch_add(1, Ordering::Relaxed)
     }
 
     /// How a rank was lost, if it was.
