@@ -21,6 +21,9 @@ use crate::map::{Neighbours, Share};
 use crate::progress::Progress;
 use crate::{DeviceError, FabricError, FabricOptions, Loss, PollPolicy, clock};
 
+/// How long a rank that leaves waits for its last frames to go out.
+const GOODBYE: Duration = Duration::from_secs(2);
+
 /// What the links of a fabric can run over.
 #[derive(Default)]
 pub struct Providers {
@@ -111,7 +114,8 @@ impl From<DeviceError> for StartError {
 }
 
 /// The ranks of a program, connected. A clone is another handle; with the last one, this rank leaves: it
-/// then waits up to [`FabricOptions::farewell`] (2 s) for sends whose handles were dropped before they ended.
+/// then waits up to [`FabricOptions::farewell`] (2 s) for sends whose handles were dropped before they ended, and up to 2 s for its
+/// goodbye to go out.
 #[derive(Clone)]
 pub struct Fabric {
     pub(crate) inner: Arc<Inner>,
@@ -305,6 +309,7 @@ impl Inner {
         }
         self.lanes.close();
         self.lanes.pump_all();
+        let end = clock::after(GOODBYE);
         while self.lanes.is_leaving() && Instant::now() < end {
             self.lanes.parker.park(Duration::from_millis(10), &mut || self.lanes.pump_all());
         }
