@@ -47,20 +47,24 @@ struct State {
 }
 
 impl Group {
-    /// The group of all ranks of a fabric. Collective: every rank calls it, once a fabric.
+    /// The group of all ranks of a fabric. Collective: every rank calls it, and forms several groups in the same order.
+    /// Groups do not disturb one another; messages between two ranks ([`Group::send`]) are those of the fabric, whatever
+    /// group they are sent by.
     ///
     /// Operations end within the fabric's timeout; [`Group::with_deadline`] chooses another.
     ///
     /// # Errors
-    /// [`CollectiveError::Fabric`] if the ranks cannot map one another's memory.
+    /// [`CollectiveError::Fabric`] if the ranks cannot map one another's memory, or a pool has no room for what is under
+    /// way. When one rank fails, all do.
     pub fn new(fabric: Fabric) -> Result<Group, CollectiveError> {
         let deadline = fabric.timeout();
         let path = if fabric.size() == 1 {
             Path::Alone
         } else if fabric.has_windows() {
-            Path::Windows(Windows::new(&fabric, &mut Deadline::new(deadline))?)
+            let windows = Windows::new(&fabric, &mut Deadline::new(deadline));
+            Path::Windows(fabric.agree("group", windows, deadline)?)
         } else {
-            Path::Messages(Messages::new(&fabric)?)
+            Path::Messages(fabric.agree("group", Messages::new(&fabric), deadline)?)
         };
         Ok(Group::over(fabric, path))
     }
@@ -69,9 +73,13 @@ impl Group {
     /// path on one host. Otherwise as [`Group::new`].
     ///
     /// # Errors
-    /// [`CollectiveError::Fabric`] if the pool has no room for what is under way.
+    /// [`CollectiveError::Fabric`] if the pool has no room for what is under way. When one rank fails, all do.
     pub fn by_messages(fabric: Fabric) -> Result<Group, CollectiveError> {
-        let path = if fabric.size() == 1 { Path::Alone } else { Path::Messages(Messages::new(&fabric)?) };
+        let path = if fabric.size() == 1 {
+            Path::Alone
+        } else {
+            Path::Messages(fabric.agree("group", Messages::new(&fabric), fabric.timeout())?)
+        };
         Ok(Group::over(fabric, path))
     }
 

@@ -10,6 +10,7 @@
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
+use std::time::Duration;
 
 use fulmen_fabric::{Fabric, FabricError, Operation};
 use fulmen_kernels::{Source, Stores};
@@ -20,10 +21,15 @@ use crate::call::{Call, Kind};
 use crate::request::Request;
 use crate::windows::Ongoing;
 
-/// The group's tags; programs' are below 2^48.
-const HEADER_TAG: u64 = 1 << 63;
-const DATA_TAG: u64 = HEADER_TAG + 1;
-const POISON_TAG: u64 = HEADER_TAG + 2;
+/// The tags of groups have this bit, the group's number above these two, and what the message is; programs' tags are
+/// below 2^48.
+const TAG: u64 = 1 << 63;
+const HEADER_TAG: u64 = 0;
+const DATA_TAG: u64 = 1;
+const POISON_TAG: u64 = 2;
+const GROUP: u32 = 2;
+/// Numbers are used again after so many groups, below the tags' labels.
+const GROUPS: u64 = 1 << 46;
 
 /// Bytes of a header: the call, and which one it is.
 const HEADER: usize = 24;
@@ -41,6 +47,8 @@ pub(crate) struct Messages {
     fabric: Fabric,
     rank: usize,
     size: usize,
+    /// In all of its tags.
+    tag: u64,
     /// A segment for each rank.
     outgoing: Exposed,
     /// A segment from each rank.
@@ -54,17 +62,18 @@ pub(crate) struct Messages {
 impl Messages {
     pub(crate) fn new(fabric: &Fabric) -> Result<Messages, CollectiveError> {
         let (rank, size) = (fabric.rank() as usize, fabric.size() as usize);
+        let tag = TAG | (fabric.number_group() % GROUPS) << GROUP;
         let memory = |each: usize| Ok::<_, FabricError>(fabric.alloc(size * each)?.into_exposed());
         let poison = memory(POISON)?;
         let mut failures = Vec::new();
         for peer in 0..size {
             let text = poison.slice(peer * POISON..(peer + 1) * POISON);
-            let failure = (peer != rank).then(|| fabric.start_recv(peer as u32, POISON_TAG, &text));
+            let failure = (peer != rank).then(|| fabric.start_recv(peer as u32, tag | POISON_TAG, &text));
             failures.push(failure.transpose()?);
         }
         let (outgoing, incoming) = (memory(SEGMENT)?, memory(SEGMENT)?);
         let failures = Mutex::new(failures);
-        Ok(Messages { fabric: fabric.clone(), rank, size, outgoing, incoming, poison, failures })
+        Ok(Messages { fabric: fabric.clone(), rank, size, tag, outgoing, incoming, poison, failures })
     }
 
     /// Runs one call to its end.
@@ -109,7 +118,7 @@ impl Messages {
         text.write(0, &why.as_bytes()[..end]);
         for peer in self.peers() {
             // It goes on by itself. A peer that is not there any more needs not be told.
-            drop(self.fabric.start_send(peer as u32, POISON_TAG, &text));
+            drop(self.fabric.start_send(peer as u32, self.tag | POISON_TAG, &text));
         }
     }
 
@@ -257,6 +266,15 @@ impl Messages {
     }
 }
 
+impl Drop for Messages {
+    fn drop(&mut self) {
+        // Nobody waits for these any more: given up, they give their memory back.
+        for failure in std::mem::take(&mut *self.failures()).into_iter().flatten() {
+            let _ = failure.wait(Duration::ZERO);
+        }
+    }
+}
+
 /// Messages under way to and from the peers.
 struct Exchange<'a> {
     messages: &'a Messages,
@@ -277,7 +295,7 @@ struct Pending {
 impl<'a> Exchange<'a> {
     fn new(messages: &'a Messages, tag: u64) -> Exchange<'a> {
         let lens = vec![0; messages.size];
-        Exchange { messages, tag, pending: Vec::with_capacity(2 * messages.size), sends: 0, lens }
+        Exchange { messages, tag: messages.tag | tag, pending: Vec::with_capacity(2 * messages.size), sends: 0, lens }
     }
 
     /// Receives into the peer's segment. Before any send, so that no two ranks wait for one another.

@@ -1,6 +1,7 @@
 //! Starting a fabric.
 
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -19,6 +20,9 @@ use crate::liveness::Life;
 use crate::map::{Neighbours, Share};
 use crate::progress::Progress;
 use crate::{DeviceError, FabricError, FabricOptions, Loss, PollPolicy, clock};
+
+/// How long a rank that leaves waits for its last frames to go out.
+const GOODBYE: Duration = Duration::from_secs(2);
 
 /// What the links of a fabric can run over.
 #[derive(Default)]
@@ -110,7 +114,8 @@ impl From<DeviceError> for StartError {
 }
 
 /// The ranks of a program, connected. A clone is another handle; with the last one, this rank leaves: it
-/// then waits up to [`FabricOptions::farewell`] (2 s) for sends whose handles were dropped before they ended.
+/// then waits up to [`FabricOptions::farewell`] (2 s) for sends whose handles were dropped before they ended, and up to 2 s for its
+/// goodbye to go out.
 #[derive(Clone)]
 pub struct Fabric {
     pub(crate) inner: Arc<Inner>,
@@ -129,6 +134,8 @@ pub(crate) struct Inner {
     pub(crate) session: Session,
     timeout: Duration,
     farewell: Duration,
+    /// Groups formed so far.
+    groups: AtomicU64,
 }
 
 impl Fabric {
@@ -225,8 +232,8 @@ impl Fabric {
         let pool = Pool::with_rule(&pool, rule).map_err(memory("the pool"))?;
         let poll = options.poll.unwrap_or_else(|| PollPolicy::for_ranks(size));
         let FabricOptions { timeout, farewell, .. } = options;
-        let progress = Progress::new(lanes.clone());
-        let inner = Inner { progress, lanes, neighbours, rank, size, poll, pool, session, timeout, farewell };
+        let (progress, groups) = (Progress::new(lanes.clone()), AtomicU64::new(0));
+        let inner = Inner { progress, lanes, neighbours, rank, size, poll, pool, session, timeout, farewell, groups };
         Ok(Fabric { inner: Arc::new(inner) })
     }
 
@@ -266,6 +273,12 @@ impl Fabric {
         self.inner.link_kind()
     }
 
+    /// A number for a group of all ranks, from 0: the same on all ranks, since they form groups in the same order.
+    #[must_use]
+    pub fn number_group(&self) -> u64 {
+        self.inner.groups.fetch_add(1, Ordering::Relaxed)
+    }
+
     /// How a rank was lost, if it was.
     #[must_use]
     pub fn loss(&self, rank: u32) -> Option<Loss> {
@@ -296,6 +309,7 @@ impl Inner {
         }
         self.lanes.close();
         self.lanes.pump_all();
+        let end = clock::after(GOODBYE);
         while self.lanes.is_leaving() && Instant::now() < end {
             self.lanes.parker.park(Duration::from_millis(10), &mut || self.lanes.pump_all());
         }

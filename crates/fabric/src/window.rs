@@ -67,16 +67,29 @@ impl Fabric {
         let peers = read_parts(&gathered.map_err(session)?, len)?;
 
         let mapped = window.map_all(memory, peers, deadline);
-        let problem = mapped.as_ref().err().map(ToString::to_string).unwrap_or_default();
-        let verdicts = inner.session.all_gather(problem.as_bytes(), left());
-        mapped?;
-        for (rank, problem) in (0..).zip(verdicts.map_err(session)?) {
+        self.agree(OP, mapped, left()).map(|()| window)
+    }
+
+    /// Tells all ranks whether this one succeeded: when one failed, all do. Collective.
+    ///
+    /// # Errors
+    /// This rank's own; else [`FabricError::PeerFailed`], which names the first rank that failed, and
+    /// [`FabricError::Session`] if a rank does not come within `timeout` (with up to 10 s more for the coordinator's
+    /// verdict).
+    pub fn agree<T, E>(&self, op: OpName, outcome: Result<T, E>, timeout: Duration) -> Result<T, E>
+    where
+        E: From<FabricError> + fmt::Display,
+    {
+        let problem = outcome.as_ref().err().map(ToString::to_string).unwrap_or_default();
+        let verdicts = self.inner.session.all_gather(problem.as_bytes(), timeout);
+        let value = outcome?;
+        for (rank, problem) in (0..).zip(verdicts.map_err(|cause| FabricError::Session { op, cause })?) {
             if !problem.is_empty() {
                 let problem = String::from_utf8_lossy(&problem).into_owned();
-                return Err(FabricError::PeerFailed { op: OP, rank, problem });
+                return Err(FabricError::PeerFailed { op, rank, problem }.into());
             }
         }
-        Ok(window)
+        Ok(value)
     }
 }
 

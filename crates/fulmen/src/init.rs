@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use fulmen_collectives::{CollectiveError, Group};
 use fulmen_fabric::{
-    Fabric, FabricOptions, JoinError, Launch, LaunchError, OptionsError, Providers, Session, StartError,
+    DEFAULT_TIMEOUT, Fabric, FabricOptions, JoinError, Launch, LaunchError, OptionsError, Providers, Session,
+    StartError,
 };
 use fulmen_reach::{Node, ReachError};
 use fulmen_soft::{OpenError, Profile, SoftDevice, UnknownProfile};
@@ -76,31 +77,42 @@ impl Options {
     /// # Errors
     /// [`InitError`], which names the variable or the rank that is at fault.
     pub fn init(self) -> Result<Group, InitError> {
-        // Before meeting the others, who would wait for a rank that cannot join.
-        self.profile()?;
         let session = Launch::from_env()?.join(self.fabric.timeout)?;
         self.init_with(session)
     }
 
-    /// Forms the group of the ranks of a session.
+    /// Forms the group of the ranks of a session. When one rank fails, all do.
     ///
     /// # Errors
     /// As [`Options::init`].
     pub fn init_with(self, session: Session) -> Result<Group, InitError> {
-        let node = Node::open()?;
-        let devices = match self.profile()? {
-            Some(profile) => vec![SoftDevice::open(&node, profile)?],
-            None => Vec::new(),
-        };
-        let providers = Providers { node: Some(node), devices };
+        let providers = agree(&session, self.fabric.timeout, self.providers())?;
         let fabric = Fabric::start(session, self.fabric, providers)?;
         tracing::debug!(rank = fabric.rank(), size = fabric.size(), link = %fabric.link_kind(), "joined");
         Ok(Group::new(fabric)?)
     }
 
-    fn profile(&self) -> Result<Option<Profile>, UnknownProfile> {
-        self.fabric.profile.as_deref().map(str::parse).transpose()
+    /// This process's means to reach others.
+    fn providers(&self) -> Result<Providers, InitError> {
+        let profile: Option<Profile> = self.fabric.profile.as_deref().map(str::parse).transpose()?;
+        let node = Node::open()?;
+        let devices = profile.map(|profile| SoftDevice::open(&node, profile)).transpose()?;
+        Ok(Providers { node: Some(node), devices: devices.into_iter().collect() })
     }
+}
+
+/// Tells all ranks whether this one is ready to connect: nobody waits for one that is not.
+fn agree<T>(session: &Session, timeout: Duration, outcome: Result<T, InitError>) -> Result<T, InitError> {
+    let problem = outcome.as_ref().err().map(ToString::to_string).unwrap_or_default();
+    let verdicts = session.all_gather(problem.as_bytes(), timeout);
+    let value = outcome?;
+    for (rank, problem) in (0..).zip(verdicts.map_err(StartError::Session)?) {
+        if !problem.is_empty() {
+            let problem = String::from_utf8_lossy(&problem).into_owned();
+            return Err(StartError::PeerFailed { rank, problem }.into());
+        }
+    }
+    Ok(value)
 }
 
 /// The group of all ranks that this program was started as; of one, if it was started by itself. To be called once a
@@ -109,5 +121,13 @@ impl Options {
 /// # Errors
 /// [`InitError`], which names the variable or the rank that is at fault.
 pub fn init() -> Result<Group, InitError> {
-    Options::from_env()?.init()
+    Options::from_env().or_else(tell)?.init()
+}
+
+/// Options that cannot be read are this rank's problem, of which the others hear if they can be met at all.
+fn tell(problem: InitError) -> Result<Options, InitError> {
+    match Launch::from_env().ok().and_then(|launch| launch.join(DEFAULT_TIMEOUT).ok()) {
+        Some(session) => agree(&session, DEFAULT_TIMEOUT, Err(problem)),
+        None => Err(problem),
+    }
 }

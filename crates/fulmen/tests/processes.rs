@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use fulmen::parts::fabric::bootstrap::Options as CoordinatorOptions;
+use fulmen::parts::fabric::bootstrap::{Options as CoordinatorOptions, Serving};
 use fulmen::parts::fabric::{Coordinator, Secret};
 use fulmen::prelude::*;
 use fulmen::{FabricError, InitError};
@@ -47,18 +47,32 @@ impl Drop for Rank {
     }
 }
 
-fn start(role: &str, size: u32, profile: &str, coordinator: SocketAddr, secret: &Secret) -> Vec<Rank> {
+/// This test's executable in a role.
+fn role(role: &str) -> impl Fn() -> Command {
+    move || {
+        let mut command = Command::new(env::current_exe().unwrap());
+        command.args(["--exact", "a_rank", "--nocapture", "--test-threads=1"]).env(ROLE, role);
+        command
+    }
+}
+
+/// `profiles` are those of the ranks, in turn.
+fn start(
+    command: impl Fn() -> Command,
+    size: u32,
+    profiles: &[&str],
+    coordinator: SocketAddr,
+    secret: &Secret,
+) -> Vec<Rank> {
     let start = |rank: u32| {
-        let mut process = Command::new(env::current_exe().unwrap())
-            .args(["--exact", "a_rank", "--nocapture", "--test-threads=1"])
-            .env(ROLE, role)
+        let mut process = command()
             .env("FULMEN_RANK", rank.to_string())
             .env("FULMEN_SIZE", size.to_string())
             .env("FULMEN_COORDINATOR", coordinator.to_string())
             .env("FULMEN_SECRET_FD", "0")
             .env("FULMEN_TIMEOUT", "60")
             .env("FULMEN_POOL", "16M")
-            .env("FULMEN_PROFILE", profile)
+            .env("FULMEN_PROFILE", profiles[rank as usize % profiles.len()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -74,6 +88,11 @@ fn start(role: &str, size: u32, profile: &str, coordinator: SocketAddr, secret: 
 #[test]
 fn a_rank() {
     let Ok(role) = env::var(ROLE) else { return };
+    if role == "told" {
+        let error = fulmen::init().unwrap_err();
+        println!("\ntold: {error}");
+        return;
+    }
     let group = fulmen::init().unwrap();
     let mut data = group.alloc::<f32>(100_000).unwrap();
     let mut plain = vec![1f32; 100_000];
@@ -112,12 +131,19 @@ fn a_rank() {
     }
 }
 
-fn world(role: &str, size: u32, profile: &str) -> (impl Drop, Vec<Rank>) {
+/// Ranks that meet at a coordinator.
+fn meet(command: impl Fn() -> Command, size: u32, profiles: &[&str]) -> (Serving, Vec<Rank>) {
     let secret = Secret::generate().unwrap();
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let options = CoordinatorOptions::default();
     let coordinator = Coordinator::bind(address, size, secret.clone(), options).unwrap().serve().unwrap();
-    let mut ranks = start(role, size, profile, coordinator.local_addr(), &secret);
+    let ranks = start(command, size, profiles, coordinator.local_addr(), &secret);
+    (coordinator, ranks)
+}
+
+/// Ranks that have formed a group.
+fn world(named: &str, size: u32, profile: &str) -> (Serving, Vec<Rank>) {
+    let (coordinator, mut ranks) = meet(role(named), size, &[profile]);
     for rank in &mut ranks {
         while rank.line() != "ready" {
             assert!(rank.process.try_wait().unwrap().is_none(), "a rank ended before it was ready");
@@ -152,6 +178,39 @@ fn a_killed_process_ends_the_others() {
         }
         assert!(start.elapsed() < LONG, "{profile}: they ended by their deadlines only");
     }
+}
+
+#[test]
+fn the_examples_work() {
+    // Beside the directory of this executable, where `cargo test` builds them.
+    let examples = env::current_exe().unwrap().parent().unwrap().with_file_name("examples");
+    for name in ["all_reduce", "broadcast", "ring"] {
+        let path = examples.join(format!("{name}{}", env::consts::EXE_SUFFIX));
+        if !path.exists() {
+            println!("{name} is not tried: it is built by `cargo test` without `--test`");
+            continue;
+        }
+        for profile in PROFILES {
+            let (_coordinator, ranks) = meet(|| Command::new(&path), 3, &[profile]);
+            for (rank, process) in (0..).zip(ranks) {
+                let said = process.rest();
+                assert!(said.starts_with(&format!("rank {rank} of 3: ")), "{name}: {said}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_cannot_start_tells_the_others() {
+    let start = Instant::now();
+    let (_coordinator, ranks) = meet(role("told"), 3, &["infiniband", "token-ring", "infiniband"]);
+    for (rank, process) in (0..).zip(ranks) {
+        let said = process.rest();
+        let told = said.lines().find_map(|line| line.strip_prefix("told: ")).unwrap_or_else(|| panic!("{said}"));
+        assert!(told.contains("token-ring") && told.contains("FULMEN_PROFILE"), "{told}");
+        assert_eq!(told.contains("rank 1"), rank != 1, "{told}");
+    }
+    assert!(start.elapsed() < LONG, "they ended by their deadlines only");
 }
 
 #[test]

@@ -16,8 +16,9 @@ use crate::request::{Output, Request, reduce, sources};
 /// Bytes that are reduced at a time: they stay in the nearest cache until they have been copied to all ranks.
 const BLOCK: usize = 8 << 10;
 
-/// The same where results go past the caches: the inputs stay in the second cache, and are reduced anew for each rank.
-const STREAMING_BLOCK: usize = 64 << 10;
+/// The same of all inputs together, where results go past the caches: the inputs stay in the second cache, and are reduced
+/// anew for each rank. Each block ends with a fence, so that shorter ones cost more.
+const STREAMING_BLOCKS: usize = 512 << 10;
 
 impl Windows {
     /// The pools and places of all contributions that are read, if all of them lie in pools.
@@ -125,7 +126,7 @@ impl Windows {
         // What was read just now is in the caches: there, writing past them costs more, and in place all of it was.
         let in_place = self.in_place(own, agreed);
         let stores = if in_place { Stores::Cached } else { stores_for(len) };
-        let longest = if stores == Stores::Streaming { STREAMING_BLOCK } else { BLOCK };
+        let longest = if stores == Stores::Streaming { STREAMING_BLOCKS / self.size / 64 * 64 } else { BLOCK };
         let mut at = start;
         while at < end {
             let block = (end - at).min(longest);

@@ -130,7 +130,7 @@ impl Windows {
         let longest = request.call.longest(self.size as u32);
         if longest <= layout::SLOT {
             self.announce_with_data(request, ongoing);
-            self.agree(&request.call, ongoing)?;
+            self.agree(&request.call, [None; 2], ongoing)?;
             self.complete_from_slots(request, ongoing.sequence, longest);
             self.settle(ongoing);
             self.check_poison(ongoing.sequence)
@@ -196,7 +196,7 @@ impl Windows {
             }
         }
         self.announce(line, call.encode(flags), ongoing);
-        let agreed = self.agree(call, ongoing)?;
+        let agreed = self.agree(call, [input, output], ongoing)?;
         // A rank that came last found all announced: the others may be parked, and this one has long work to do.
         self.settle(ongoing);
         #[cfg(test)]
@@ -213,12 +213,23 @@ impl Windows {
     }
 
     /// Waits for all announcements and compares them with this rank's own.
-    fn agree(&self, call: &Call, ongoing: &mut Ongoing<'_>) -> Result<Agreed, CollectiveError> {
+    fn agree(
+        &self,
+        call: &Call,
+        [input, output]: [Option<u64>; 2],
+        ongoing: &mut Ongoing<'_>,
+    ) -> Result<Agreed, CollectiveError> {
         let sequence = ongoing.sequence;
         let line = layout::announcement(sequence);
         self.await_peers(ongoing, |words| words[line].load(Ordering::Acquire) == sequence)?;
         let mut agreed = Agreed { inputs: Places::new(), outputs: Places::new() };
         for rank in 0..self.size {
+            if rank == self.rank {
+                // Peers are reading its own line.
+                agreed.inputs.push(input.map(|at| at as usize));
+                agreed.outputs.push(output.map(|at| at as usize));
+                continue;
+            }
             let words = &self.words(rank)[line..];
             let theirs = [words[layout::CALL].load(Ordering::Relaxed), words[layout::CALL + 1].load(Ordering::Relaxed)];
             let Some(flags) = call.matches(theirs) else {
@@ -252,6 +263,11 @@ impl Windows {
         let mut data: SmallVec<[[u8; layout::INLINE_MAX]; 8]> = SmallVec::new();
         for rank in 0..self.size {
             let mut bytes = [0; layout::INLINE_MAX];
+            if rank == self.rank {
+                // It has its own from the caller.
+                data.push(bytes);
+                continue;
+            }
             let words = &self.words(rank)[line..line + longest.div_ceil(8)];
             for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
                 to.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());

@@ -7,6 +7,7 @@ use fulmen_collectives::{CollectiveError, Complex64, Group, ReduceOp};
 use fulmen_fabric::FabricError;
 use fulmen_soft::Profile;
 
+use crate::ranks::start;
 use crate::world::{Random, rounds, run, run_by_messages, run_group, run_over};
 
 /// Ranks that wait for one another in vain do so for this long.
@@ -129,6 +130,53 @@ fn a_rank_that_does_not_come_by_messages_is_named() {
         assert!(timed_out, "{error}");
         over.wait();
     });
+}
+
+#[test]
+fn groups_on_one_fabric_do_not_disturb_one_another() {
+    for profile in [None, Some(Profile::Infiniband), Some(Profile::Thunderbolt)] {
+        start(2, profile, |fabric| {
+            let form = |turn: u32| match turn {
+                // By messages even where there are windows.
+                0 => Group::by_messages(fabric.clone()).unwrap(),
+                _ => Group::new(fabric.clone()).unwrap(),
+            };
+            for turn in 0..4 {
+                let (one, other) = (form(turn % 2), form(turn / 2));
+                for group in [&one, &other, &one] {
+                    let mut data = vec![1u32; 10_000];
+                    group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
+                    assert!(data.iter().all(|sum| *sum == 2));
+                }
+                // One fails; the other does not hear of it, also if it was formed before.
+                let root = u32::from(turn % 2 == 1 && one.rank() == 1);
+                let failed = other.with_deadline(SHORT).broadcast(&mut [0u8; 3], root);
+                if turn % 2 == 1 {
+                    failed.unwrap_err();
+                    assert!(matches!(other.barrier().unwrap_err(), CollectiveError::Poisoned { .. }));
+                }
+                one.barrier().unwrap();
+                drop(other);
+                one.barrier().unwrap();
+            }
+        });
+    }
+}
+
+#[test]
+fn a_rank_whose_pool_is_full_tells_the_others() {
+    let errors = start(2, Some(Profile::Infiniband), |fabric| {
+        let full = (fabric.rank() == 1).then(|| fabric.alloc(fabric.pool().stats().largest).unwrap());
+        let error = Group::new(fabric.clone()).unwrap_err();
+        drop(full);
+        // They can try again.
+        Group::new(fabric).unwrap().barrier().unwrap();
+        error
+    });
+    assert!(matches!(errors[1], CollectiveError::Fabric(FabricError::Pool { .. })), "{}", errors[1]);
+    let told = matches!(&errors[0], CollectiveError::Fabric(FabricError::PeerFailed { rank: 1, problem, .. })
+        if problem.contains("FULMEN_POOL"));
+    assert!(told, "{}", errors[0]);
 }
 
 #[test]

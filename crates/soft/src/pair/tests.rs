@@ -210,6 +210,12 @@ fn who_polls_one_queue_does_not_starve_the_others() {
     left_alone.connect(&peer);
     peer.connect(&left_alone);
     recv(&left_alone, 1);
+    let pair = pair_of(&polled);
+    let directory = &pair.domain.device.directory;
+    until("a device's thread that leaves the work to who polls", || {
+        assert_eq!(polled.poll_one(), None);
+        (!directory.is_asleep()).then_some(())
+    });
     send(&peer, 1);
     let sent = until("a message to a queue that nobody polls", || {
         assert_eq!(polled.poll_one(), None);
