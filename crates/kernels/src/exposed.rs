@@ -89,8 +89,10 @@ pub fn copy_out_with<T: Element>(from: &Exposed, at: usize, to: &mut [T], stores
     }
 }
 
+/// # Panics
+/// If `bytes` bytes at `at` do not lie inside.
 #[track_caller]
-fn check(memory: &Exposed, at: usize, bytes: usize) {
+pub(crate) fn check(memory: &Exposed, at: usize, bytes: usize) {
     let inside = at.checked_add(bytes).is_some_and(|end| end <= memory.len());
     assert!(inside, "{bytes} bytes at {at} do not lie in exposed memory of {} bytes", memory.len());
 }

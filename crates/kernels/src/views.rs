@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use fulmen_memory::Exposed;
 
+use crate::exposed::check;
 use crate::reduce::{ReduceError, reduce_raw_with, with_pointers};
 use crate::{DType, Element, ReduceOp, Stores, stores};
 
@@ -208,12 +209,6 @@ unsafe fn reduce_to(
 #[track_caller]
 pub fn copy_from_bytes<T: Element>(bytes: &[u8], elements: &mut [T]) {
     ValuesMut::new(elements).copy_from(bytes, Stores::Cached);
-}
-
-#[track_caller]
-fn check(memory: &Exposed, at: usize, bytes: usize) {
-    let inside = at.checked_add(bytes).is_some_and(|end| end <= memory.len());
-    assert!(inside, "{bytes} bytes at {at} do not lie in exposed memory of {} bytes", memory.len());
 }
 
 #[cfg(test)]
