@@ -306,6 +306,7 @@ fn a_kill_ends_the_making_of_a_window() {
     let (fabric, victim) = Victim::start("recv", Carrier::Reach);
     let error = thread::scope(|scope| {
         scope.spawn(|| {
+            // The window is most likely being made by then; the outcome is the same if not.
             thread::sleep(Duration::from_millis(100));
             victim.signal(Signal::KILL);
         });
