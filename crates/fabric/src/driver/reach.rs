@@ -32,7 +32,15 @@ const SLOT: usize = 64;
 /// How a link over shared memory is set up.
 pub(crate) fn config(flow: &Flow) -> Config {
     let Flow { frame, credits, unexpected, .. } = *flow;
-    Config { frame: frame as usize, credits, unexpected, rendezvous: Rendezvous::Mapped }
+    Config {
+        frame: frame as usize,
+        credits,
+        unexpected,
+        rendezvous: Rendezvous::Mapped,
+        verify: false,
+        #[cfg(feature = "planted-bugs")]
+        planted: None,
+    }
 }
 
 /// A ring for the frames that credits allow, and the short Credit frames that need none.

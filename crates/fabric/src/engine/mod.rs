@@ -85,6 +85,23 @@ pub struct Config {
     pub unexpected: u64,
     /// How registered messages move.
     pub rendezvous: Rendezvous,
+    /// Whether every frame and every large move carries a checksum.
+    pub verify: bool,
+    /// A bug that a simulator is to find.
+    #[cfg(feature = "planted-bugs")]
+    pub planted: Option<Planted>,
+}
+
+/// Bugs for tests that show that a simulator finds such.
+#[cfg(feature = "planted-bugs")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Planted {
+    /// Each Credit frame gives one credit back that the next frame gives back again.
+    CreditOffByOne,
+    /// Frames of another generation are taken.
+    NoGenerationCheck,
+    /// What was acknowledged once is not acknowledged again when it comes again.
+    LostAck,
 }
 
 impl Config {

@@ -81,7 +81,12 @@ impl Link {
             self.credits -= 1;
         }
         match frame.step {
-            Step::Credit => {}
+            Step::Credit => {
+                #[cfg(feature = "planted-bugs")]
+                if self.config.planted == Some(super::Planted::CreditOffByOne) {
+                    self.owed += 1;
+                }
+            }
             Step::Bye => self.closing = false,
             Step::Control => {
                 self.control.pop_front();

@@ -7,7 +7,15 @@ mod rules;
 use super::*;
 
 pub(super) fn config(rendezvous: Rendezvous) -> Config {
-    Config { frame: 256, credits: 16, unexpected: 2000, rendezvous }
+    Config {
+        frame: 256,
+        credits: 16,
+        unexpected: 2000,
+        rendezvous,
+        verify: false,
+        #[cfg(feature = "planted-bugs")]
+        planted: None,
+    }
 }
 
 /// Small numbers from a seed.
