@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn pieces_make_no_difference() {
-        let bytes: Vec<u8> = (0..3 * PIECE + 7).map(|at| (at * at >> 3) as u8).collect();
+        let bytes: Vec<u8> = (0..3 * PIECE + 7).map(|at| ((at * at) >> 3) as u8).collect();
         let memory = Region::alloc(bytes.len()).unwrap().expose().unwrap().slice(0..bytes.len());
         memory.write(0, &bytes);
         let (first, rest) = bytes.split_at(5000);
