@@ -152,6 +152,7 @@ impl Wire for ReachWire {
             let header = frame.header.as_bytes();
             let body = match &frame.body {
                 Body::Empty => 0,
+                Body::Packed => link.packed().len(),
                 Body::Memory(_, range) | Body::Lent(_, range) => range.len(),
             };
             let trailer = if self.verify { TRAILER } else { 0 };
@@ -160,6 +161,12 @@ impl Wire for ReachWire {
             let mut crc = if self.verify { checksum::append(0, header, 0) } else { 0 };
             match &frame.body {
                 Body::Empty => {}
+                Body::Packed => {
+                    room.write(link.packed());
+                    if self.verify {
+                        crc = checksum::append(crc, link.packed(), 0);
+                    }
+                }
                 Body::Memory(op, range) => {
                     let memory = link.memory(*op).slice(range.clone());
                     room.copy_from(&memory);

@@ -366,6 +366,10 @@ fn fill(place: &Exposed, at: usize, frame: &Outgoing, link: &Link, lent: &Lent<'
     place.write(at, header);
     match &frame.body {
         Body::Empty => header.len(),
+        Body::Packed => {
+            place.write(header.len(), link.packed());
+            header.len() + link.packed().len()
+        }
         Body::Memory(op, range) => {
             link.memory(*op).copy_to(range.start, place, at + header.len(), range.len());
             header.len() + range.len()
