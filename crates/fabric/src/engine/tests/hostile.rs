@@ -89,7 +89,7 @@ proptest! {
                 match posting {
                     Posting::Receive { op, memory } => {
                         link.granted(op, memory.len() as u64);
-                        link.landed(op);
+                        assert!(link.landed(op));
                     }
                     Posting::Send { memory, range, .. } => prop_assert!(range.end <= memory.len() as u64),
                 }

@@ -107,7 +107,7 @@ impl World {
             } else {
                 let key = self.places.len() as u64 + 100;
                 self.places.insert(key, memory.clone());
-                Source::Offered { memory, place: Place { key, offset: 0 } }
+                Source::Offered { memory, place: Place { key, ..Place::default() } }
             }
         };
         let end = &mut self.ends[side];
@@ -247,7 +247,7 @@ impl World {
         memory.write(*come, &bytes);
         *come += count;
         if *come == memory.len() {
-            link.landed(*op);
+            assert!(link.landed(*op));
             posted.pop_front();
         }
         true
