@@ -184,6 +184,16 @@ impl Session {
     /// Says goodbye: for the others this is no loss. The same as dropping the session.
     pub fn leave(self) {}
 
+    /// Ends the connection without a goodbye, as the end of the process would.
+    #[cfg(feature = "conformance")]
+    pub(crate) fn hang_up(&self) {
+        if let Some(link) = &self.link {
+            let stream = link.writer.lock().unwrap_or_else(PoisonError::into_inner);
+            // An error means that it has ended already.
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+
     fn wait_for_all(&self, coordinator: SocketAddr, end: Instant) -> Result<(), JoinError> {
         let Some(link) = &self.link else { return Ok(()) };
         let ready = |state: &mut State| state.complete.then_some(());
