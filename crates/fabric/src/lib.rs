@@ -29,7 +29,9 @@ mod tests;
 mod wait;
 mod window;
 
-pub use bootstrap::{Coordinator, JoinConfig, JoinError, LossCause, LostRank, Secret, Session, SessionError};
+pub use bootstrap::{
+    Coordinator, JoinConfig, JoinError, LossCause, LostRank, Regroup, RegroupError, Secret, Session, SessionError,
+};
 pub use driver::device::DeviceError;
 pub use engine::LABEL as TAG_LABEL;
 pub use error::{FabricError, LinkKind, Loss, OpName};
