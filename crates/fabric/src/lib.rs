@@ -10,6 +10,8 @@
 
 pub mod bootstrap;
 mod clock;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod driver;
 pub mod engine;
 mod error;
