@@ -40,6 +40,7 @@
 //! An operation owns its memory ([`Exposed`](fulmen_memory::Exposed)) until its outcome. [`Link::cancel`] tells whether it
 //! was released at once. Bytes from the peer never decide about an allocation: what is kept is what has come.
 
+pub mod checksum;
 mod frame;
 mod incoming;
 mod link;
@@ -47,6 +48,7 @@ mod matching;
 mod moves;
 mod ops;
 mod outgoing;
+mod reliable;
 #[cfg(test)]
 mod tests;
 
@@ -55,6 +57,7 @@ pub use link::{Cancel, Lent, Link};
 pub use moves::{Copy, Into, Posting};
 pub use ops::{OpId, Source, Target};
 pub use outgoing::{Body, Outgoing};
+pub use reliable::{Reliable, ReliableConfig, Verdict};
 
 /// The bits of a tag that say what a message is, and not which one.
 pub const LABEL: u64 = 0xff << 48;

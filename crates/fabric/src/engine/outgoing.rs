@@ -81,7 +81,8 @@ impl Link {
             self.credits -= 1;
         }
         match frame.step {
-            Step::Credit => {
+            Step::Credit =>
+            {
                 #[cfg(feature = "planted-bugs")]
                 if self.config.planted == Some(super::Planted::CreditOffByOne) {
                     self.owed += 1;
