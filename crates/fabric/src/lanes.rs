@@ -112,7 +112,7 @@ impl Lanes {
         until: Option<Instant>,
     ) -> (bool, MutexGuard<'a, Lane>) {
         let own_is_open = own.is_some_and(|op| !lane.link.is_done(op));
-        let (ended, lender) = (lane.link.ended(), lane.link.awaits_lender());
+        let (ended, lender, served) = (lane.link.ended(), lane.link.awaits_lender(), lane.link.served());
         let mut moved = self.pump_frames(rank, &mut lane, lent);
         while let Some(copy) = lane.link.next_copy(lent) {
             drop(lane);
@@ -126,6 +126,8 @@ impl Lanes {
         }
         let own_ended = own_is_open && own.is_some_and(|op| lane.link.is_done(op));
         let others = lane.link.ended().wrapping_sub(ended) != u32::from(own_ended);
+        // Somebody may wait for a word that the peer has changed.
+        let others = others || lane.link.served() != served;
         let next = lane.link.awaits_lender();
         let lends = |(next, before): (&Option<OpId>, &Option<OpId>)| next.is_some() && next != before && *next != own;
         if others || next.iter().zip(&lender).any(lends) {
