@@ -173,6 +173,7 @@ impl Fabric {
                 devices: !devices.is_empty(),
                 profile: options.profile.clone(),
                 flow: options.flow,
+                verify_data: options.verify_data,
             },
             reach: node.as_ref().zip(control_share.as_ref().zip(pool_share.as_ref())).map(|(node, (control, pool))| {
                 ReachHello {
@@ -195,7 +196,7 @@ impl Fabric {
             })
             .transpose();
         let rails = (!devices.is_empty())
-            .then(|| device::connect(&session, &devices, &pool, &options.flow, bell.clone(), left))
+            .then(|| device::connect(&session, &devices, &pool, &options, bell.clone(), left))
             .transpose();
         // All hear whether all succeeded, so that nobody waits for a rank that gave up.
         let problem = neighbours.as_ref().err().or(rails.as_ref().err());
@@ -352,9 +353,9 @@ fn reach_lanes(
     let size = neighbours.controls().count() as u32;
     let lane = |(peer, theirs): (u32, Option<&Exposed>)| {
         let Some(theirs) = theirs else { return Ok(None) };
-        let wire = reach::ReachWire::new(size, (rank, control), (peer, theirs), flow, neighbours.clone())
+        let wire = reach::ReachWire::new(size, (rank, control), (peer, theirs), options, neighbours.clone())
             .map_err(|_| StartError::Garbled { rank: peer })?;
-        Ok(Some(Lane::new(Link::new(reach::config(flow)), Box::new(wire))))
+        Ok(Some(Lane::new(Link::new(reach::config(flow, options.verify_data)), Box::new(wire))))
     };
     (0..).zip(neighbours.controls()).map(lane).collect()
 }

@@ -61,6 +61,8 @@ pub(crate) struct Lanes {
     pub(crate) parker: Arc<dyn Parker>,
     /// Threads of the program that wait, and so move everything on.
     pollers: AtomicU32,
+    /// Peers rely on answers at any time.
+    demanding: bool,
 }
 
 impl Lanes {
@@ -70,8 +72,9 @@ impl Lanes {
         neighbours: Option<Arc<Neighbours>>,
         parker: Arc<dyn Parker>,
     ) -> Lanes {
+        let demanding = lanes.iter().flatten().any(|lane| lane.wire.is_demanding());
         let lanes = lanes.into_iter().map(|lane| lane.map(Mutex::new)).collect();
-        Lanes { lanes, life, neighbours, parker, pollers: AtomicU32::new(0) }
+        Lanes { lanes, life, neighbours, parker, pollers: AtomicU32::new(0), demanding }
     }
 
     /// A thread of the program begins to wait.
@@ -89,6 +92,22 @@ impl Lanes {
     /// Whether a thread of the program moves everything on.
     pub(crate) fn is_polled(&self) -> bool {
         self.pollers.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether somebody has to listen even if no operation is under way.
+    pub(crate) fn is_demanding(&self) -> bool {
+        self.demanding
+    }
+
+    /// How long a thread may park, at most `longest`, until some lane is to be pumped. A lane that another thread is at is
+    /// left out: the bound of all parks has to do for it.
+    pub(crate) fn until_deadline(&self, longest: Duration) -> Duration {
+        if !self.demanding {
+            return longest;
+        }
+        let lanes = self.lanes.iter().flatten().filter_map(|lane| lane.try_lock().ok());
+        let next = lanes.filter_map(|lane| lane.wire.deadline()).min();
+        next.map_or(longest, |next| clock::until(next).min(longest))
     }
 
     /// The lane to a rank.

@@ -40,5 +40,5 @@ pub use launch::{Launch, LaunchError};
 pub use liveness::On;
 pub use map::RegionRef;
 pub use messages::Operation;
-pub use options::{DEFAULT_POOL, DEFAULT_TIMEOUT, FabricOptions, Flow, OptionsError, PollPolicy};
+pub use options::{DEFAULT_PATIENCE, DEFAULT_POOL, DEFAULT_TIMEOUT, FabricOptions, Flow, OptionsError, PollPolicy};
 pub use window::Window;

@@ -237,7 +237,7 @@ impl Wire for Canned {
 
 #[test]
 fn whoever_ends_the_operation_of_another_thread_wakes_it() {
-    let config = reach::config(&Flow::default());
+    let config = reach::config(&Flow::default(), false);
     let counting = Arc::new(Counting::default());
     let woken = || counting.0.swap(0, Ordering::Relaxed);
     let with = |frames: Vec<Vec<u8>>| {

@@ -2,6 +2,7 @@
 
 mod devices;
 mod liveness;
+mod lossy;
 mod messages;
 mod windows;
 mod world;
