@@ -85,11 +85,12 @@ impl Shared {
                 continue;
             }
             let moved = self.lanes.pump_all();
+            self.lanes.onesided.sweep();
             if moved {
                 idle = 0;
                 continue;
             }
-            if self.lanes.unfinished() > 0 {
+            if self.lanes.is_busy() {
                 idle = 0;
                 let stop = &self.stop;
                 self.lanes.parker.park(CAP, &mut || self.lanes.pump_all() || stop.load(Ordering::SeqCst));
@@ -102,7 +103,7 @@ impl Shared {
                 idle = 0;
                 self.armed.store(false, Ordering::Relaxed);
                 // Whoever started one before this look at the lanes may have found the thread armed; later ones do not.
-                if self.lanes.unfinished() > 0 {
+                if self.lanes.is_busy() {
                     self.armed.store(true, Ordering::Relaxed);
                 } else {
                     self.nap(None);

@@ -3,5 +3,6 @@
 mod devices;
 mod liveness;
 mod messages;
+mod onesided;
 mod windows;
 mod world;
