@@ -31,13 +31,13 @@ mod window;
 
 pub use bootstrap::{Coordinator, JoinConfig, JoinError, LossCause, LostRank, Secret, Session, SessionError};
 pub use driver::device::DeviceError;
-pub use engine::LABEL as TAG_LABEL;
+pub use engine::{LABEL as TAG_LABEL, Rights};
 pub use error::{FabricError, LinkKind, Loss, OpName};
 pub use fabric::{Fabric, Providers, StartError};
 pub use launch::{Launch, LaunchError};
 pub use liveness::On;
 pub use map::RegionRef;
 pub use messages::Operation;
-pub use onesided::{Batch, InvalidKey, Remote, RemoteKey, Rights, Shared};
+pub use onesided::{Batch, InvalidKey, Remote, RemoteKey, Shared};
 pub use options::{DEFAULT_POOL, DEFAULT_TIMEOUT, FabricOptions, Flow, OptionsError, PollPolicy};
 pub use window::Window;

@@ -40,20 +40,8 @@ pub use remote::Remote;
 pub use shared::Shared;
 pub(crate) use table::LEN as AREA;
 
+use crate::engine::Rights;
 use crate::{Fabric, FabricError, OpName};
-
-bitflags::bitflags! {
-    /// What others may do to shared memory.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-    pub struct Rights: u8 {
-        /// They may get bytes.
-        const READ = 1;
-        /// They may put bytes.
-        const WRITE = 2;
-        /// They may use atomics.
-        const ATOMIC = 4;
-    }
-}
 
 impl Fabric {
     /// Lets other ranks work on this memory, as far as these rights go, until the share is [closed](Shared::close) or
