@@ -11,6 +11,8 @@
 
 pub mod bootstrap;
 mod clock;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod driver;
 pub mod engine;
 mod error;
@@ -29,7 +31,9 @@ mod tests;
 mod wait;
 mod window;
 
-pub use bootstrap::{Coordinator, JoinConfig, JoinError, LossCause, LostRank, Secret, Session, SessionError};
+pub use bootstrap::{
+    Coordinator, JoinConfig, JoinError, LossCause, LostRank, Regroup, RegroupError, Secret, Session, SessionError,
+};
 pub use driver::device::DeviceError;
 pub use engine::{LABEL as TAG_LABEL, Rights};
 pub use error::{FabricError, LinkKind, Loss, OpName};
