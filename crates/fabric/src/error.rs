@@ -201,6 +201,22 @@ pub enum FabricError {
         /// Where the word should be.
         offset: u64,
     },
+    /// This rank shares as much memory as it can.
+    #[error("{op}: a rank shares at most {most} pieces of memory at a time: close some, or share larger ones")]
+    TooManyShares {
+        /// The operation.
+        op: OpName,
+        /// How many there can be.
+        most: usize,
+    },
+    /// The system gives no random bytes.
+    #[error("{op}: no random bytes for a key: {cause}")]
+    NoRandom {
+        /// The operation.
+        op: OpName,
+        /// What the system said.
+        cause: getrandom::Error,
+    },
     /// Ranks called a collective operation with different arguments.
     #[error("{op}: rank {rank} asked for {theirs} and this rank for {ours}: call it alike on all ranks")]
     Mismatch {

@@ -18,8 +18,9 @@ use crate::handshake::{self, Hello, ReachHello, Settings};
 use crate::lanes::{Lane, Lanes};
 use crate::liveness::Life;
 use crate::map::{Neighbours, Share};
+use crate::onesided::OneSided;
 use crate::progress::Progress;
-use crate::{DeviceError, FabricError, FabricOptions, Loss, PollPolicy, clock};
+use crate::{DeviceError, FabricError, FabricOptions, Flow, Loss, PollPolicy, clock};
 
 /// How long a rank that leaves waits for its last frames to go out.
 const GOODBYE: Duration = Duration::from_secs(2);
@@ -125,6 +126,7 @@ pub struct Fabric {
 pub(crate) struct Inner {
     pub(crate) progress: Progress,
     pub(crate) lanes: Arc<Lanes>,
+    pub(crate) onesided: Arc<OneSided>,
     /// The other ranks' memory, where ranks map it.
     pub(crate) neighbours: Option<Arc<Neighbours>>,
     pub(crate) rank: u32,
@@ -229,12 +231,14 @@ impl Fabric {
             (None, Some(Rails { hub, rails, .. })) => (rails.into_iter().map(device_lane).collect(), hub),
             (None, None) => ((0..size).map(|_| None).collect(), Arc::new(bell)),
         };
-        let lanes = Arc::new(Lanes::new(lanes, life, neighbours.clone(), parker));
+        let onesided = Arc::new(one_sided(rank, size, &control_memory, neighbours.as_ref(), &options.flow));
+        let lanes = Arc::new(Lanes::new(lanes, life, neighbours.clone(), onesided.clone(), parker));
         let pool = Pool::with_rule(&pool, rule).map_err(memory("the pool"))?;
         let poll = options.poll.unwrap_or_else(|| PollPolicy::for_ranks(size));
         let FabricOptions { timeout, farewell, .. } = options;
         let (progress, groups) = (Progress::new(lanes.clone()), AtomicU64::new(0));
-        let inner = Inner { progress, lanes, neighbours, rank, size, poll, pool, session, timeout, farewell, groups };
+        let inner =
+            Inner { progress, lanes, onesided, neighbours, rank, size, poll, pool, session, timeout, farewell, groups };
         Ok(Fabric { inner: Arc::new(inner) })
     }
 
@@ -304,6 +308,7 @@ impl Fabric {
 impl Inner {
     /// Before this rank leaves: what nobody waits for any more is given a little time to go out, and peers hear Bye.
     fn finish(&self) {
+        self.onesided.revoke_all();
         let end = clock::after(self.farewell);
         while self.lanes.sending() > 0 && Instant::now() < end {
             self.lanes.parker.park(Duration::from_millis(10), &mut || self.lanes.pump_all());
@@ -358,6 +363,17 @@ fn reach_lanes(
         Ok(Some(Lane::new(Link::new(reach::config(flow, options.verify_data)), Box::new(wire))))
     };
     (0..).zip(neighbours.controls()).map(lane).collect()
+}
+
+/// What one-sided operations need of the control regions that are mapped here.
+fn one_sided(rank: u32, size: u32, own: &Exposed, neighbours: Option<&Arc<Neighbours>>, flow: &Flow) -> OneSided {
+    let area = |control: &Exposed| reach::onesided_area(control, size, flow);
+    let mut areas: Vec<_> = match neighbours {
+        Some(neighbours) => neighbours.controls().map(|control| control.map(area)).collect(),
+        None => (0..size).map(|_| None).collect(),
+    };
+    areas[rank as usize] = Some(area(own));
+    OneSided::new(rank, areas, neighbours.cloned())
 }
 
 fn device_lane(rail: Option<(Config, Rail)>) -> Option<Lane> {

@@ -11,6 +11,7 @@ use crate::driver::{Broken, Parker, Wire};
 use crate::engine::{Copy, Into, Lent, Link, OpId};
 use crate::liveness::Life;
 use crate::map::{Neighbours, RegionRef};
+use crate::onesided::OneSided;
 use crate::{FabricError, Loss, clock};
 
 /// How long a thread that waits for its own operation waits for a peer's memory at a time: whoever gives an operation
@@ -58,6 +59,7 @@ pub(crate) struct Lanes {
     lanes: Vec<Option<Mutex<Lane>>>,
     pub(crate) life: Arc<Life>,
     pub(crate) neighbours: Option<Arc<Neighbours>>,
+    pub(crate) onesided: Arc<OneSided>,
     pub(crate) parker: Arc<dyn Parker>,
     /// Threads of the program that wait, and so move everything on.
     pollers: AtomicU32,
@@ -70,11 +72,12 @@ impl Lanes {
         lanes: Vec<Option<Lane>>,
         life: Arc<Life>,
         neighbours: Option<Arc<Neighbours>>,
+        onesided: Arc<OneSided>,
         parker: Arc<dyn Parker>,
     ) -> Lanes {
         let demanding = lanes.iter().flatten().any(|lane| lane.wire.is_demanding());
         let lanes = lanes.into_iter().map(|lane| lane.map(Mutex::new)).collect();
-        Lanes { lanes, life, neighbours, parker, pollers: AtomicU32::new(0), demanding }
+        Lanes { lanes, life, neighbours, onesided, parker, pollers: AtomicU32::new(0), demanding }
     }
 
     /// A thread of the program begins to wait.
@@ -229,6 +232,11 @@ impl Lanes {
     /// Operations that have not ended.
     pub(crate) fn unfinished(&self) -> usize {
         self.count(Link::unfinished)
+    }
+
+    /// Whether somebody has to look after this rank's end of anything, although no thread of the program waits.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.is_demanding() || self.unfinished() > 0 || self.onesided.has_quarantined()
     }
 
     /// Sends that have not ended.

@@ -89,11 +89,12 @@ impl Shared {
                 continue;
             }
             let moved = self.lanes.pump_all();
+            self.lanes.onesided.sweep();
             if moved {
                 idle = 0;
                 continue;
             }
-            if self.lanes.is_demanding() || self.lanes.unfinished() > 0 {
+            if self.lanes.is_busy() {
                 idle = 0;
                 let (stop, longest) = (&self.stop, self.lanes.until_deadline(CAP));
                 self.lanes.parker.park(longest, &mut || self.lanes.pump_all() || stop.load(Ordering::SeqCst));
@@ -106,7 +107,7 @@ impl Shared {
                 idle = 0;
                 self.armed.store(false, Ordering::Relaxed);
                 // Whoever started one before this look at the lanes may have found the thread armed; later ones do not.
-                if self.lanes.unfinished() > 0 {
+                if self.lanes.is_busy() {
                     self.armed.store(true, Ordering::Relaxed);
                 } else {
                     self.nap(None);

@@ -4,5 +4,6 @@ mod devices;
 mod liveness;
 mod lossy;
 mod messages;
+mod onesided;
 mod windows;
 mod world;
