@@ -3,5 +3,6 @@
 mod devices;
 mod liveness;
 mod messages;
+mod recovery;
 mod windows;
 mod world;
