@@ -151,6 +151,23 @@ impl Fabric {
     /// # Errors
     /// [`StartError`], which names the rank that is different or cannot be reached.
     pub fn start(session: Session, options: FabricOptions, providers: Providers) -> Result<Fabric, StartError> {
+        Fabric::start_or_tell(session, options, Ok(providers))
+    }
+
+    /// [`Fabric::start`], by a rank that may have failed to get what links run over: then all ranks hear why, and none waits for
+    /// it. Collective.
+    ///
+    /// # Errors
+    /// This rank's own; else as [`Fabric::start`].
+    pub fn start_or_tell<E>(
+        session: Session,
+        options: FabricOptions,
+        providers: Result<Providers, E>,
+    ) -> Result<Fabric, E>
+    where
+        E: From<StartError> + fmt::Display,
+    {
+        let providers = ready(&session, options.timeout, providers)?;
         let started = Fabric::connect(&session, &options, &providers, None)?;
         Ok(Fabric::new(session, started, providers, options))
     }
@@ -409,6 +426,24 @@ impl fmt::Debug for Fabric {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Fabric").field("rank", &self.rank()).field("size", &self.size()).finish_non_exhaustive()
     }
+}
+
+/// Tells all ranks whether this one is ready to connect: nobody waits for one that is not. All begin with this, whether they
+/// have just joined or come from an older generation.
+pub(crate) fn ready<T, E>(session: &Session, timeout: Duration, outcome: Result<T, E>) -> Result<T, E>
+where
+    E: From<StartError> + fmt::Display,
+{
+    let problem = outcome.as_ref().err().map(ToString::to_string).unwrap_or_default();
+    let verdicts = session.all_gather(problem.as_bytes(), timeout);
+    let value = outcome?;
+    for (rank, problem) in (0..).zip(verdicts.map_err(StartError::Session)?) {
+        if !problem.is_empty() {
+            let problem = String::from_utf8_lossy(&problem).into_owned();
+            return Err(StartError::PeerFailed { rank, problem }.into());
+        }
+    }
+    Ok(value)
 }
 
 /// Has all that the coordinator tells of this generation noted.

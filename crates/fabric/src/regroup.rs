@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use fulmen_memory::RegionError;
 
 use crate::bootstrap::{LostRank, Regroup, RegroupError, Session, SessionError};
-use crate::fabric::{Inner, Started};
+use crate::fabric::{self, Inner, Started};
 use crate::liveness::Fate;
 use crate::{Fabric, StartError, clock};
 
@@ -98,7 +98,9 @@ impl Fabric {
                 inner.pool.restore();
                 kept = None;
             }
-            match Fabric::connect(&session, &inner.options, &inner.providers, kept) {
+            let started = fabric::ready(&session, inner.options.timeout, Ok(()))
+                .and_then(|()| Fabric::connect(&session, &inner.options, &inner.providers, kept));
+            match started {
                 Ok(started) => {
                     // All have retired the old generation, and the others are dead: nobody writes any more.
                     inner.pool.restore();
