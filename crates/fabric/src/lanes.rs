@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use fulmen_memory::Exposed;
 use fulmen_reach::ReachError;
 
-use crate::driver::{Broken, Parker, Wire};
+use crate::driver::{Broken, Parker, Retired, Wire};
 use crate::engine::{Copy, Into, Lent, Link, OpId};
 use crate::liveness::Life;
 use crate::map::{Neighbours, RegionRef};
@@ -273,6 +273,18 @@ impl Lanes {
                 lane.sever();
             }
         }
+    }
+
+    /// Ends all links and lets go of all that carried them: nothing of the devices is left. Whoever waits is woken.
+    pub(crate) fn retire(&self) {
+        for rank in 0..self.lanes.len() as u32 {
+            if let Some(mut lane) = self.lock(rank) {
+                lane.sever();
+                lane.wire = Box::new(Retired);
+            }
+        }
+        self.parker.close();
+        self.parker.wake();
     }
 
     /// Makes the copy of a rendezvous. Where the peer's memory is not mapped yet, it waits for that for a bounded time.
