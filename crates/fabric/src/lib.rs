@@ -33,7 +33,7 @@ pub use bootstrap::{
     Coordinator, JoinConfig, JoinError, LossCause, LostRank, Regroup, RegroupError, Secret, Session, SessionError,
 };
 pub use driver::device::DeviceError;
-pub use engine::LABEL as TAG_LABEL;
+pub use engine::{LABEL as TAG_LABEL, Rights};
 pub use error::{FabricError, LinkKind, Loss, OpName};
 pub use fabric::{Fabric, Providers, StartError};
 pub use launch::{Launch, LaunchError};

@@ -117,6 +117,9 @@ impl Plan {
             credits: flow.credits,
             unexpected: flow.unexpected,
             rendezvous: Rendezvous::Matched,
+            verify: false,
+            #[cfg(feature = "planted-bugs")]
+            planted: None,
         }
     }
 }
