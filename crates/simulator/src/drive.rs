@@ -65,8 +65,8 @@ impl World<'_> {
             worked |= self.copy(end)?;
             let grant = 1 + self.dice(Draw::Chunk, &[self.step, self.clock.now]).index(600);
             let Some(own) = self.end(end) else { return Ok(()) };
-            let work = own.post(grant);
-            worked |= !work.is_empty();
+            let (work, granted) = own.post(grant);
+            worked |= granted || !work.is_empty();
             for work in work {
                 self.work(end, work);
             }

@@ -136,9 +136,11 @@ impl End {
         }
     }
 
-    /// Gives the device what the link wants moved. `grant`: how many bytes it posts receives for at once.
-    pub(crate) fn post(&mut self, grant: usize) -> Vec<Work> {
+    /// Gives the device what the link wants moved. `grant`: how many bytes it posts receives for at once; also tells whether
+    /// it has.
+    pub(crate) fn post(&mut self, grant: usize) -> (Vec<Work>, bool) {
         let mut work = Vec::new();
+        let mut granted = false;
         while let Some(posting) = self.link.next_posting() {
             match posting {
                 Posting::Receive { op, memory } => self.posted.push_back(Posted { op, memory, granted: 0, come: 0 }),
@@ -154,8 +156,9 @@ impl End {
         if let Some(posted) = self.posted.iter_mut().find(|posted| posted.granted < posted.memory.len()) {
             posted.granted = posted.memory.len().min(posted.granted + grant);
             self.link.granted(posted.op, posted.granted as u64);
+            granted = true;
         }
-        work
+        (work, granted)
     }
 
     /// Whether the device has receives to post.

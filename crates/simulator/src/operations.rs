@@ -3,7 +3,7 @@
 use fulmen_fabric::engine::{Cancel, Place, Source, Target};
 
 use crate::end::{Live, What};
-use crate::messages::{CANARY, CANCELLING, TAGS};
+use crate::messages::{CANARY, CANCELLING, Lane, TAGS};
 use crate::network::{Carrier, EndId, MICRO};
 use crate::random::Dice;
 use crate::report::Broken;
@@ -181,19 +181,25 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Posts receives for all messages that wait for one.
-    pub(crate) fn ask_for_the_rest(&mut self) -> Checked {
+    /// Posts receives for all messages that wait for one: whether there were any.
+    pub(crate) fn ask_for_the_rest(&mut self) -> Checked<bool> {
+        let mut any = false;
         for pair in 0..self.pairs.len() {
+            if !self.pairs[pair].open {
+                continue;
+            }
             for side in 0..2 {
+                let receiver = EndId { pair, side: 1 - side };
+                let stuck = self.pairs[pair].lanes[side].iter().any(Lane::is_sending);
                 for tag in 0..TAGS {
-                    let receiver = EndId { pair, side: 1 - side };
-                    while self.pairs[pair].open && self.pairs[pair].lanes[side][tag as usize].waits() {
+                    for _ in 0..self.pairs[pair].lanes[side][tag as usize].missing(stuck) {
                         self.recv(None, receiver, tag, LONGEST)?;
+                        any = true;
                     }
                 }
             }
         }
-        Ok(())
+        Ok(any)
     }
 
     /// Gives all receives up for which nothing comes.

@@ -519,8 +519,12 @@ impl<'a> World<'a> {
     pub(crate) fn drain(&mut self) -> Checked {
         self.calm = true;
         self.settle()?;
-        self.ask_for_the_rest()?;
-        self.settle()?;
+        // What was given up leaves messages of unknown number behind: some rounds may be needed.
+        let mut rounds = 0;
+        while self.ask_for_the_rest()? && rounds < 100 {
+            self.settle()?;
+            rounds += 1;
+        }
         self.give_up_receives()?;
         self.settle()?;
         for index in 0..self.pairs.len() {
