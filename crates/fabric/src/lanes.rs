@@ -127,7 +127,8 @@ impl Lanes {
         let own_ended = own_is_open && own.is_some_and(|op| lane.link.is_done(op));
         let others = lane.link.ended().wrapping_sub(ended) != u32::from(own_ended);
         let next = lane.link.awaits_lender();
-        if others || (next.is_some() && next != lender && next != own) {
+        let lends = |(next, before): (&Option<OpId>, &Option<OpId>)| next.is_some() && next != before && *next != own;
+        if others || next.iter().zip(&lender).any(lends) {
             self.parker.wake();
         }
         (moved, lane)

@@ -10,6 +10,8 @@
 
 pub mod bootstrap;
 mod clock;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod driver;
 pub mod engine;
 mod error;
@@ -27,9 +29,11 @@ mod tests;
 mod wait;
 mod window;
 
-pub use bootstrap::{Coordinator, JoinConfig, JoinError, LossCause, LostRank, Secret, Session, SessionError};
+pub use bootstrap::{
+    Coordinator, JoinConfig, JoinError, LossCause, LostRank, Regroup, RegroupError, Secret, Session, SessionError,
+};
 pub use driver::device::DeviceError;
-pub use engine::LABEL as TAG_LABEL;
+pub use engine::{LABEL as TAG_LABEL, Rights};
 pub use error::{FabricError, LinkKind, Loss, OpName};
 pub use fabric::{Fabric, Providers, StartError};
 pub use launch::{Launch, LaunchError};

@@ -250,6 +250,12 @@ impl Fabric {
             OpError::Unreachable => {
                 FabricError::PeerFailed { op, rank, problem: "the sender's memory could not be mapped".into() }
             }
+            OpError::NoSuchKey => FabricError::NoSuchKey { op, rank },
+            OpError::OutOfBounds { offset, len, size } => {
+                FabricError::OutOfBounds { op, rank, offset, len, region: size }
+            }
+            OpError::NotPermitted { need } => FabricError::NotPermitted { op, rank, need },
+            OpError::Misaligned { offset } => FabricError::Misaligned { op, rank, offset },
             OpError::Left | OpError::Severed => {
                 let cause = self.inner.lanes.life.cause(rank).unwrap_or(Loss::Left);
                 FabricError::PeerLost { rank, link, op, cause }

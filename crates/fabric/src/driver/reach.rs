@@ -142,12 +142,14 @@ impl Wire for ReachWire {
             let header = frame.header.as_bytes();
             let body = match &frame.body {
                 Body::Empty => 0,
+                Body::Packed => link.packed().len(),
                 Body::Memory(_, range) | Body::Lent(_, range) => range.len(),
             };
             let Some(mut room) = self.outgoing.reserve(header.len() + body)? else { break };
             room.write(header);
             match &frame.body {
                 Body::Empty => {}
+                Body::Packed => room.write(link.packed()),
                 Body::Memory(op, range) => room.copy_from(&link.memory(*op).slice(range.clone())),
                 Body::Lent(op, range) => room.write(&lent.source(*op).expect("the lender is here")[range.clone()]),
             }

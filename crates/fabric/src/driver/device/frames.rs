@@ -174,6 +174,10 @@ fn fill(place: &Exposed, frame: &Outgoing, link: &Link, lent: &Lent<'_>) -> usiz
     place.write(0, header);
     match &frame.body {
         Body::Empty => header.len(),
+        Body::Packed => {
+            place.write(header.len(), link.packed());
+            header.len() + link.packed().len()
+        }
         Body::Memory(op, range) => {
             link.memory(*op).copy_to(range.start, place, header.len(), range.len());
             header.len() + range.len()

@@ -160,6 +160,7 @@ impl World {
             let mut bytes = frame.header.as_bytes().to_vec();
             match &frame.body {
                 Body::Empty => {}
+                Body::Packed => bytes.extend(link.packed()),
                 Body::Memory(op, range) => {
                     let mut body = vec![0; range.len()];
                     link.memory(*op).read(range.start, &mut body);
