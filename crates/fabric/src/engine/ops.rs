@@ -168,8 +168,14 @@ pub(super) struct Get {
 pub(super) struct ServedPut {
     /// The peer's operation.
     pub to: u64,
-    /// The word that is added to when all has come, and how much.
-    pub then: Option<(Exposed, u64)>,
+    pub then: Option<Growth>,
+}
+
+/// A word that is added to when all bytes of a put have landed.
+#[derive(Clone, Debug)]
+pub(super) struct Growth {
+    pub word: Exposed,
+    pub add: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -280,10 +280,8 @@ impl Link {
     #[inline]
     pub(super) fn settle(&mut self, op: OpId, outcome: &Result<u64, super::OpError>) {
         match self.ops.peek(op) {
-            Op::Recv(Recv { purpose: RecvFor::Get(_), phase, .. }) => {
-                if *phase != RecvPhase::Asking {
-                    self.answered(false);
-                }
+            Op::Recv(Recv { purpose: RecvFor::Get(_), phase, .. }) if *phase != RecvPhase::Asking => {
+                self.answered(false);
             }
             Op::Recv(Recv { purpose: RecvFor::Served(_), .. }) => self.serve_put_end(op, outcome),
             Op::Send(Send { purpose: SendFor::Served { .. }, .. }) => self.one.serving -= 1,

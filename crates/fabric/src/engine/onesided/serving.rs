@@ -13,11 +13,19 @@ use crate::engine::exports::{Found, Rights};
 use crate::engine::frame::{self, FRAGMENT_HEADER, FragmentBody, Header, Incoming, Kind, PREFIX};
 use crate::engine::incoming::Fragment;
 use crate::engine::link::{Inbound, Lent, Link};
-use crate::engine::ops::{Op, OpId, Recv, RecvFor, RecvPhase, Send, SendFor, SendPhase, ServedPut, Source, Target};
+use crate::engine::ops::{
+    Growth, Op, OpId, Recv, RecvFor, RecvPhase, Send, SendFor, SendPhase, ServedPut, Source, Target,
+};
 use crate::engine::outgoing::{Body, Outgoing, Step};
 use crate::engine::{OpError, Place, ProtocolError};
 
 const WORD: u64 = size_of::<u64>() as u64;
+
+/// Why a request is refused.
+type Refusal = (About, OpError);
+
+/// What a put may write, and what grows afterwards.
+type Permit = (Found, Option<Growth>);
 
 /// A put as its request says it.
 struct Asking {
@@ -168,17 +176,17 @@ impl Link {
     }
 
     /// Everything about a put that the owner checks, before a byte of it is written.
-    fn permit(&self, put: &Asking) -> Result<(Found, Option<(Exposed, u64)>), (About, OpError)> {
+    fn permit(&self, put: &Asking) -> Result<Permit, Refusal> {
         let exports = &self.one.exports;
         let found = exports.look_up(put.at.key, put.at.offset, put.len, Rights::WRITE);
         let found = found.map_err(|error| (About::Request, error))?;
         let Some(Counter { at, add }) = put.then else { return Ok((found, None)) };
         let word = exports.find(at.key, at.offset, WORD, Rights::ATOMIC).map_err(|error| (About::Counter, error))?;
-        Ok((found, Some((word, add))))
+        Ok((found, Some(Growth { word, add })))
     }
 
     /// A put whose bytes are still to come.
-    fn serve_put(&mut self, put: &Asking, found: Found, then: Option<(Exposed, u64)>) -> OpId {
+    fn serve_put(&mut self, put: &Asking, found: Found, then: Option<Growth>) -> OpId {
         let purpose = RecvFor::Served(ServedPut { to: put.op, then });
         let target = Target::Memory { memory: found.memory, direct: found.direct.is_some() };
         let phase = RecvPhase::Filling { got: 0, total: put.len };
@@ -244,7 +252,7 @@ impl Link {
         self.one.data.push_back(op);
     }
 
-    fn answer(&mut self, op: u64, outcome: Result<u64, (About, OpError)>) {
+    fn answer(&mut self, op: u64, outcome: Result<u64, Refusal>) {
         if self.over().is_some() {
             return;
         }
@@ -287,8 +295,8 @@ fn land(frame: &(impl Incoming + ?Sized), at: usize, memory: &Exposed) {
 }
 
 /// Adds to the counter of a put whose bytes have landed.
-fn count(then: Option<&(Exposed, u64)>) {
-    if let Some((word, add)) = then {
+fn count(then: Option<&Growth>) {
+    if let Some(Growth { word, add }) = then {
         word.atomic_u64(0).fetch_add(*add, Ordering::Release);
     }
 }

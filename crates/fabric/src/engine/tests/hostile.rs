@@ -8,7 +8,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::super::frame::Prefix;
 use super::super::*;
-use super::config;
+use super::{config, kinds};
 
 /// A link with operations of every sort under way.
 fn busy(rendezvous: Rendezvous) -> (Link, Vec<OpId>) {
@@ -28,10 +28,6 @@ fn busy(rendezvous: Rendezvous) -> (Link, Vec<OpId>) {
         }
     }
     (link, ops)
-}
-
-fn kinds() -> impl Strategy<Value = Rendezvous> {
-    prop_oneof![Just(Rendezvous::Mapped), Just(Rendezvous::Matched)]
 }
 
 /// Fields that lead deep into the machine: small numbers, and the numbers of operations.
