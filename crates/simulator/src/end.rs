@@ -20,8 +20,18 @@ pub(crate) enum Wire {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum What {
     /// The message of this number, with this tag.
-    Send { tag: u64, number: u64 },
-    Recv { tag: u64, number: u64 },
+    Send {
+        tag: u64,
+        number: u64,
+    },
+    Recv {
+        tag: u64,
+        number: u64,
+    },
+    /// The one-sided operation of this number.
+    Remote {
+        number: u64,
+    },
 }
 
 /// An operation that is under way.
@@ -114,6 +124,7 @@ impl End {
                 frame.resize(header + range.len(), 0);
                 self.link.memory(*op).read(range.start, &mut frame[header..]);
             }
+            Body::Packed => frame.extend_from_slice(self.link.packed()),
             Body::Lent(..) => unreachable!("nobody lends memory here"),
         }
         self.link.transmitted(&outgoing);

@@ -91,7 +91,14 @@ impl Lane {
     pub(crate) fn send(&mut self, len: usize, offered: bool) -> (u64, Vec<u8>) {
         let number = self.first_send + self.sends.len() as u64;
         let len = if self.cancelling { len.max(8) } else { len };
-        self.sends.push_back(Sent { len: len as u64, offered, cancelled: false, received: false, refused: false, outcome: None });
+        self.sends.push_back(Sent {
+            len: len as u64,
+            offered,
+            cancelled: false,
+            received: false,
+            refused: false,
+            outcome: None,
+        });
         (number, self.bytes(number, len))
     }
 
@@ -179,7 +186,10 @@ impl Lane {
                 }
                 let bytes = self.bytes(message, len as usize);
                 if let Some(at) = (0..bytes.len()).find(|at| bytes[*at] != memory[*at]) {
-                    return wrong(Broken::Message, format!("got message {message} of {len} bytes, wrong from byte {at} on"));
+                    return wrong(
+                        Broken::Message,
+                        format!("got message {message} of {len} bytes, wrong from byte {at} on"),
+                    );
                 }
                 if let Some(neighbor) = self.out_of_order(index, message) {
                     return wrong(Broken::Message, format!("got message {message} though a neighbor got {neighbor}"));
@@ -196,7 +206,8 @@ impl Lane {
                     OpError::Cancelled => recv.cancelled || self.gave_up[0],
                     OpError::Truncated { len, room: told } => {
                         self.refused = true;
-                        let taken = |send: &&mut Sent| send.len == len && !(send.received || send.refused || send.cancelled);
+                        let taken =
+                            |send: &&mut Sent| send.len == len && !(send.received || send.refused || send.cancelled);
                         if let Some(send) = self.sends.iter_mut().find(taken) {
                             send.refused = true;
                         }
