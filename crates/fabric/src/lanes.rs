@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 use fulmen_memory::Exposed;
 use fulmen_reach::ReachError;
 
-use crate::driver::{Broken, Parker, Wire};
+use crate::driver::{Broken, Parker, Retired, Wire};
 use crate::engine::{Copy, Incoming, Into, Lent, Link, OpId, checksum};
 use crate::liveness::Life;
 use crate::map::{Neighbours, RegionRef};
+use crate::onesided::OneSided;
 use crate::{FabricError, Loss, clock};
 
 /// How long a thread that waits for its own operation waits for a peer's memory at a time: whoever gives an operation
@@ -60,6 +61,7 @@ pub(crate) struct Lanes {
     lanes: Vec<Option<Mutex<Lane>>>,
     pub(crate) life: Arc<Life>,
     pub(crate) neighbours: Option<Arc<Neighbours>>,
+    pub(crate) onesided: Arc<OneSided>,
     pub(crate) parker: Arc<dyn Parker>,
     /// Threads of the program that wait, and so move everything on.
     pollers: AtomicU32,
@@ -72,11 +74,12 @@ impl Lanes {
         lanes: Vec<Option<Lane>>,
         life: Arc<Life>,
         neighbours: Option<Arc<Neighbours>>,
+        onesided: Arc<OneSided>,
         parker: Arc<dyn Parker>,
     ) -> Lanes {
         let demanding = lanes.iter().flatten().any(|lane| lane.wire.is_demanding());
         let lanes = lanes.into_iter().map(|lane| lane.map(Mutex::new)).collect();
-        Lanes { lanes, life, neighbours, parker, pollers: AtomicU32::new(0), demanding }
+        Lanes { lanes, life, neighbours, onesided, parker, pollers: AtomicU32::new(0), demanding }
     }
 
     /// A thread of the program begins to wait.
@@ -133,7 +136,7 @@ impl Lanes {
         until: Option<Instant>,
     ) -> (bool, MutexGuard<'a, Lane>) {
         let own_is_open = own.is_some_and(|op| !lane.link.is_done(op));
-        let (ended, lender) = (lane.link.ended(), lane.link.awaits_lender());
+        let (ended, lender, served) = (lane.link.ended(), lane.link.awaits_lender(), lane.link.served());
         let mut moved = self.pump_frames(rank, &mut lane, lent);
         while let Some(copy) = lane.link.next_copy(lent) {
             drop(lane);
@@ -147,6 +150,8 @@ impl Lanes {
         }
         let own_ended = own_is_open && own.is_some_and(|op| lane.link.is_done(op));
         let others = lane.link.ended().wrapping_sub(ended) != u32::from(own_ended);
+        // Somebody may wait for a word that the peer has changed.
+        let others = others || lane.link.served() != served;
         let next = lane.link.awaits_lender();
         let lends = |(next, before): (&Option<OpId>, &Option<OpId>)| next.is_some() && next != before && *next != own;
         if others || next.iter().zip(&lender).any(lends) {
@@ -235,6 +240,11 @@ impl Lanes {
         self.count(Link::unfinished)
     }
 
+    /// Whether somebody has to look after this rank's end of anything, although no thread of the program waits.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.is_demanding() || self.unfinished() > 0 || self.onesided.has_quarantined()
+    }
+
     /// Sends that have not ended.
     pub(crate) fn sending(&self) -> usize {
         self.count(Link::sending)
@@ -269,6 +279,18 @@ impl Lanes {
                 lane.sever();
             }
         }
+    }
+
+    /// Ends all links and lets go of all that carried them: nothing of the devices is left. Whoever waits is woken.
+    pub(crate) fn retire(&self) {
+        for rank in 0..self.lanes.len() as u32 {
+            if let Some(mut lane) = self.lock(rank) {
+                lane.sever();
+                lane.wire = Box::new(Retired);
+            }
+        }
+        self.parker.close();
+        self.parker.wake();
     }
 
     /// Makes the copy of a rendezvous. Where the peer's memory is not mapped yet, it waits for that for a bounded time.

@@ -2,7 +2,8 @@
 //!
 //! Each rank has one *control region*, which all others map. It begins with the rank's doorbell; then come one word for
 //! each rank, which its owner sets when it *gives up* its link to that rank, and as many rings as there are ranks, by the
-//! rank that writes into them. A ring has room for all frames that credits allow.
+//! rank that writes into them. A ring has room for all frames that credits allow. Last comes its area for one-sided
+//! operations.
 //!
 //! A receiver copies out of memory that its sender offered and keeps until it hears of the end. A sender that does not
 //! wait any longer (it takes the receiver for lost, since it has been stopped for long) sets the word before the memory
@@ -22,6 +23,7 @@ use super::{Broken, Parker, Wire};
 use crate::FabricOptions;
 use crate::engine::{Body, Config, Lent, Link, PREFIX, Place, Rendezvous, Source, Target, checksum};
 use crate::map::Neighbours;
+use crate::onesided;
 use crate::options::Flow;
 
 /// Where the doorbell is in a control region.
@@ -58,9 +60,20 @@ fn rings(size: u32) -> usize {
     (GIVEN_UP + size as usize * size_of::<u32>()).next_multiple_of(128)
 }
 
+/// Where the area for one-sided operations begins.
+fn onesided(size: u32, flow: &Flow) -> usize {
+    (rings(size) + size as usize * ring(flow).size()).next_multiple_of(128)
+}
+
 /// Bytes of a control region.
 pub(crate) fn control_len(size: u32, flow: &Flow) -> usize {
-    (rings(size) + size as usize * ring(flow).size()).next_multiple_of(page_size())
+    (onesided(size, flow) + onesided::AREA).next_multiple_of(page_size())
+}
+
+/// The area of a control region for one-sided operations.
+pub(crate) fn onesided_area(control: &Exposed, size: u32, flow: &Flow) -> Exposed {
+    let at = onesided(size, flow);
+    control.slice(at..at + onesided::AREA)
 }
 
 /// The word of a control region for the link to `rank`.

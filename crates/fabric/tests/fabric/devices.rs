@@ -117,7 +117,7 @@ pub fn traffic(fabric: &Fabric, rounds: u64) {
             }
         }
         for (salt, into, operation) in receives {
-            assert_eq!(operation.wait(LONG).unwrap(), into.len());
+            assert_eq!(operation.wait(LONG).unwrap(), into.len() as u64);
             check(&into, salt, "traffic");
         }
         for operation in sends {

@@ -97,7 +97,7 @@ fn long_messages(fabric: &Fabric, rounds: u64) {
             })
             .collect();
         for (at, send, data, receive, into) in sends {
-            assert_eq!(receive.wait(LONG).unwrap(), into.len());
+            assert_eq!(receive.wait(LONG).unwrap(), into.len() as u64);
             check(&into, round << 8 | at << 1 | u64::from(other), "a long message");
             send.wait(LONG).unwrap();
             assert!(data.into_block().is_ok() && into.into_block().is_ok(), "the memory is still in use");

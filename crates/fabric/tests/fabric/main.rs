@@ -4,5 +4,7 @@ mod devices;
 mod liveness;
 mod lossy;
 mod messages;
+mod onesided;
+mod recovery;
 mod windows;
 mod world;
