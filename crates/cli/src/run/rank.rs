@@ -55,6 +55,7 @@ impl Rank {
             .env("FULMEN_SIZE", job.ranks.to_string())
             .env("FULMEN_LOCAL_RANK", rank.to_string())
             .env("FULMEN_LOCAL_SIZE", job.ranks.to_string())
+            .env("FULMEN_SILENCE", job.silence.as_secs_f64().to_string())
             .env("FULMEN_COORDINATOR", meeting.address().to_string())
             .envs(job.env.iter().map(|(name, value)| (name, value)))
             .stdin(OwnedFd::from(theirs))

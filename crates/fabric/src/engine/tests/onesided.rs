@@ -264,7 +264,8 @@ fn direct(rendezvous: Rendezvous, len: usize) -> Pair {
     let pair = Pair::new(rendezvous, len);
     let exports = pair.other.exports().clone();
     exports.remove(pair.key);
-    let key = exports.add_direct(pair.memory.clone(), Rights::all(), Place { key: 77, offset: 1000, checksum: 0 }).unwrap();
+    let key =
+        exports.add_direct(pair.memory.clone(), Rights::all(), Place { key: 77, offset: 1000, checksum: 0 }).unwrap();
     Pair { key, ..pair }
 }
 
