@@ -18,9 +18,10 @@ use crate::handshake::{self, Hello, ReachHello, Settings};
 use crate::lanes::{Lane, Lanes};
 use crate::liveness::{Fate, Life};
 use crate::map::{Neighbours, Share};
+use crate::onesided::OneSided;
 use crate::progress::Progress;
 use crate::regroup::Retirement;
-use crate::{DeviceError, FabricError, FabricOptions, Loss, On, OpName, PollPolicy, clock};
+use crate::{DeviceError, FabricError, FabricOptions, Flow, Loss, On, OpName, PollPolicy, clock};
 
 /// How long a rank that leaves waits for its last frames to go out.
 const GOODBYE: Duration = Duration::from_secs(2);
@@ -126,6 +127,7 @@ pub struct Fabric {
 pub(crate) struct Inner {
     pub(crate) progress: Progress,
     pub(crate) lanes: Arc<Lanes>,
+    pub(crate) onesided: Arc<OneSided>,
     /// The other ranks' memory, where ranks map it.
     pub(crate) neighbours: Option<Arc<Neighbours>>,
     pub(crate) rank: u32,
@@ -173,7 +175,7 @@ impl Fabric {
     }
 
     pub(crate) fn new(session: Session, started: Started, providers: Providers, options: FabricOptions) -> Fabric {
-        let Started { lanes, neighbours, pool } = started;
+        let Started { lanes, onesided, neighbours, pool } = started;
         let (rank, size) = (session.rank(), session.size());
         let poll = options.poll.unwrap_or_else(|| PollPolicy::for_ranks(size));
         let (progress, groups) = (Progress::new(lanes.clone()), AtomicU64::new(0));
@@ -181,6 +183,7 @@ impl Fabric {
         let inner = Inner {
             progress,
             lanes,
+            onesided,
             neighbours,
             rank,
             size,
@@ -231,6 +234,7 @@ impl Fabric {
                 devices: !devices.is_empty(),
                 profile: options.profile.clone(),
                 flow: options.flow,
+                verify_data: options.verify_data,
             },
             reach: node.as_ref().zip(control_share.as_ref().zip(pool_share.as_ref())).map(|(node, (control, pool))| {
                 ReachHello {
@@ -253,7 +257,7 @@ impl Fabric {
             })
             .transpose();
         let rails = (!devices.is_empty())
-            .then(|| device::connect(session, &devices, &pool, &options.flow, bell.clone(), left))
+            .then(|| device::connect(session, &devices, &pool, options, bell.clone(), left))
             .transpose();
         // All hear whether all succeeded, so that nobody waits for a rank that gave up.
         let problem = neighbours.as_ref().err().or(rails.as_ref().err());
@@ -274,12 +278,13 @@ impl Fabric {
             (None, Some(Rails { hub, rails, .. })) => (rails.into_iter().map(device_lane).collect(), hub),
             (None, None) => ((0..size).map(|_| None).collect(), Arc::new(bell)),
         };
-        let lanes = Arc::new(Lanes::new(lanes, life, neighbours.clone(), parker));
+        let onesided = Arc::new(one_sided(rank, size, &control_memory, neighbours.as_ref(), &options.flow));
+        let lanes = Arc::new(Lanes::new(lanes, life, neighbours.clone(), onesided.clone(), parker));
         let pool = match kept {
             Some(pool) => pool.clone(),
             None => Pool::with_rule(&pool, rule).map_err(memory("the pool"))?,
         };
-        Ok(Started { lanes, neighbours, pool })
+        Ok(Started { lanes, onesided, neighbours, pool })
     }
 
     /// This rank, from 0.
@@ -357,6 +362,7 @@ impl Inner {
         if self.retirement.is_over() {
             return;
         }
+        self.onesided.revoke_all();
         let end = clock::after(self.options.farewell);
         while self.lanes.sending() > 0 && Instant::now() < end {
             self.lanes.parker.park(Duration::from_millis(10), &mut || self.lanes.pump_all());
@@ -412,6 +418,7 @@ impl Inner {
 /// What a start makes.
 pub(crate) struct Started {
     lanes: Arc<Lanes>,
+    onesided: Arc<OneSided>,
     neighbours: Option<Arc<Neighbours>>,
     pub(crate) pool: Pool,
 }
@@ -485,11 +492,22 @@ fn reach_lanes(
     let size = neighbours.controls().count() as u32;
     let lane = |(peer, theirs): (u32, Option<&Exposed>)| {
         let Some(theirs) = theirs else { return Ok(None) };
-        let wire = reach::ReachWire::new(size, (rank, control), (peer, theirs), flow, neighbours.clone())
+        let wire = reach::ReachWire::new(size, (rank, control), (peer, theirs), options, neighbours.clone())
             .map_err(|_| StartError::Garbled { rank: peer })?;
-        Ok(Some(Lane::new(Link::new(reach::config(flow)), Box::new(wire))))
+        Ok(Some(Lane::new(Link::new(reach::config(flow, options.verify_data)), Box::new(wire))))
     };
     (0..).zip(neighbours.controls()).map(lane).collect()
+}
+
+/// What one-sided operations need of the control regions that are mapped here.
+fn one_sided(rank: u32, size: u32, own: &Exposed, neighbours: Option<&Arc<Neighbours>>, flow: &Flow) -> OneSided {
+    let area = |control: &Exposed| reach::onesided_area(control, size, flow);
+    let mut areas: Vec<_> = match neighbours {
+        Some(neighbours) => neighbours.controls().map(|control| control.map(area)).collect(),
+        None => (0..size).map(|_| None).collect(),
+    };
+    areas[rank as usize] = Some(area(own));
+    OneSided::new(rank, areas, neighbours.cloned())
 }
 
 fn device_lane(rail: Option<(Config, Rail)>) -> Option<Lane> {
