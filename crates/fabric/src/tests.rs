@@ -243,7 +243,9 @@ fn whoever_ends_the_operation_of_another_thread_wakes_it() {
     let with = |frames: Vec<Vec<u8>>| {
         let life = Arc::new(Life::new(2, Box::new(Counting::default())));
         let lane = Lane::new(Link::new(config), Box::new(Canned(frames)));
-        Lanes::new(vec![None, Some(lane)], life, None, counting.clone())
+        let area = Region::alloc(crate::onesided::AREA).unwrap().expose().unwrap();
+        let onesided = Arc::new(crate::onesided::OneSided::new(0, vec![Some(area), None], None));
+        Lanes::new(vec![None, Some(lane)], life, None, onesided, counting.clone())
     };
     let message = || {
         let mut bytes = Link::new(config).eager(3, 1).unwrap().to_vec();
