@@ -115,7 +115,7 @@ impl Lanes {
         until: Option<Instant>,
     ) -> (bool, MutexGuard<'a, Lane>) {
         let own_is_open = own.is_some_and(|op| !lane.link.is_done(op));
-        let (ended, lender) = (lane.link.ended(), lane.link.awaits_lender());
+        let (ended, lender, served) = (lane.link.ended(), lane.link.awaits_lender(), lane.link.served());
         let mut moved = self.pump_frames(rank, &mut lane, lent);
         while let Some(copy) = lane.link.next_copy(lent) {
             drop(lane);
@@ -131,7 +131,8 @@ impl Lanes {
         let others = lane.link.ended().wrapping_sub(ended) != u32::from(own_ended);
         let next = lane.link.awaits_lender();
         let lends = |(next, before): (&Option<OpId>, &Option<OpId>)| next.is_some() && next != before && *next != own;
-        if others || next.iter().zip(&lender).any(lends) {
+        let changed = lane.link.served() != served && self.onesided.is_waited_for();
+        if others || changed || next.iter().zip(&lender).any(lends) {
             self.parker.wake();
         }
         (moved, lane)
@@ -215,7 +216,27 @@ impl Lanes {
 
     /// Whether somebody has to look after this rank's end of anything, although no thread of the program waits.
     pub(crate) fn is_busy(&self) -> bool {
-        self.unfinished() > 0 || self.onesided.has_quarantined()
+        self.onesided.serves() || self.unfinished() > 0 || self.onesided.has_quarantined()
+    }
+
+    /// The ranks that are in the middle of an operation on this rank's share, which has ended.
+    pub(crate) fn still_working_on(&self, slot: u32, tag: u64) -> Vec<u32> {
+        match self.onesided.in_quarantine(slot, tag) {
+            Some(memory) => self.working_on(slot, &memory),
+            None => Vec::new(),
+        }
+    }
+
+    fn working_on(&self, slot: u32, memory: &Exposed) -> Vec<u32> {
+        let mut ranks = self.onesided.working_on(slot);
+        let serving = |rank: &u32| self.lock(*rank).is_some_and(|lane| lane.link.is_serving(memory));
+        ranks.extend((0..self.lanes.len() as u32).filter(serving));
+        ranks
+    }
+
+    /// Lets go of the memory of shares that have ended, as far as nobody works on it any more.
+    pub(crate) fn sweep(&self) {
+        self.onesided.sweep(|slot, memory| self.working_on(slot, memory).is_empty());
     }
 
     /// Sends that have not ended.
