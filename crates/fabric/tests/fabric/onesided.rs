@@ -6,9 +6,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::world::{self, LONG, options};
+use crate::liveness::{Victim, park, play as play_victim, say as say_aloud};
+use crate::world::{self, CARRIERS, Carrier, LONG, options};
 use fulmen_fabric::{Fabric, FabricError, FabricOptions, Remote, RemoteKey, Rights, Shared};
 use fulmen_memory::{Exposed, Region};
+use fulmen_soft::Profile;
+use rustix::process::Signal;
 
 /// Tags of the messages that bring keys, and of others.
 const KEY: u64 = 1;
@@ -664,4 +667,169 @@ fn operations_on_a_rank_that_left_end_at_once() {
             }
         },
     );
+}
+
+/// Bytes of a put that takes a while.
+const LARGE: usize = 8 << 20;
+
+/// Rank 1 in a process of its own. As a test of its own it does nothing.
+#[test]
+fn victim() {
+    let Some((role, fabric)) = play_victim() else { return };
+    match role.as_str() {
+        // It puts without end into what rank 0 shares.
+        "puts" => {
+            say_aloud("ready");
+            loop {
+                let remote = remote(&fabric, 0);
+                let data = private(remote.len() as usize);
+                data.fill(0..data.len(), 1);
+                while remote.put(0, &data, LONG).is_ok() {}
+                say(&fabric, 0);
+            }
+        }
+        // It shares memory.
+        "shares" => {
+            say_aloud("ready");
+            let shared = fabric.share(&pooled(&fabric, LARGE), all()).unwrap();
+            give(&fabric, 0, &shared.key());
+            park();
+        }
+        role => panic!("there is no role {role}"),
+    }
+}
+
+/// Ends when it does, with a limit.
+fn eventually(what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + LONG;
+    while !done() {
+        assert!(Instant::now() < end, "{what} did not come");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn memory_that_a_stopped_peer_may_still_write_is_kept_until_it_cannot() {
+    for carrier in [Carrier::Reach, Carrier::Device(Profile::Thunderbolt)] {
+        println!("over {carrier:?}");
+        let (fabric, victim) = Victim::start_as("onesided::victim", "puts", carrier);
+        let mut block = loop {
+            let shared = fabric.share(&pooled(&fabric, LARGE), all()).unwrap();
+            give(&fabric, 1, &shared.key());
+            let memory = shared.memory().clone();
+            eventually("the first put", || memory.atomic_u64(0).load(Ordering::Relaxed) != 0);
+            victim.stop();
+            match shared.close(Duration::from_millis(200)) {
+                Err(error) => {
+                    let expected =
+                        matches!(&error, FabricError::TimedOut { op: "close", missing, .. } if *missing == [1]);
+                    assert!(expected, "{error:?}");
+                    break memory.into_block().expect_err("it is kept: rank 1 is in the middle of a put");
+                }
+                // It was stopped between two puts.
+                Ok(()) => {
+                    victim.signal(Signal::CONT);
+                    hear(&fabric, 1);
+                }
+            }
+        };
+        // As long as it is stopped.
+        for _ in 0..20 {
+            thread::sleep(Duration::from_millis(5));
+            drop(fabric.share(&private(64), Rights::READ).unwrap());
+            block = block.into_block().expect_err("rank 1 may still write it");
+        }
+        victim.signal(Signal::KILL);
+        let mut kept = Some(block);
+        eventually("the end of the quarantine", || match kept.take().unwrap().into_block() {
+            Ok(_) => true,
+            Err(still) => {
+                kept = Some(still);
+                false
+            }
+        });
+    }
+}
+
+#[test]
+fn memory_comes_back_when_a_stopped_peer_goes_on() {
+    let (fabric, victim) = Victim::start_as("onesided::victim", "puts", Carrier::Reach);
+    for _ in 0..3 {
+        let shared = fabric.share(&pooled(&fabric, LARGE), all()).unwrap();
+        give(&fabric, 1, &shared.key());
+        let memory = shared.memory().clone();
+        eventually("the first put", || memory.atomic_u64(0).load(Ordering::Relaxed) != 0);
+        victim.stop();
+        // Whether it is in the middle of a put or not.
+        drop(shared);
+        victim.signal(Signal::CONT);
+        hear(&fabric, 1);
+        let mut kept = Some(memory);
+        eventually("the end of the quarantine", || match kept.take().unwrap().into_block() {
+            Ok(_) => true,
+            Err(still) => {
+                kept = Some(still);
+                false
+            }
+        });
+    }
+}
+
+#[test]
+fn the_end_of_the_owner_ends_operations_with_its_name() {
+    for carrier in CARRIERS {
+        println!("over {carrier:?}");
+        let (fabric, victim) = Victim::start_as("onesided::victim", "shares", carrier);
+        let remote = remote(&fabric, 1);
+        let data = pooled(&fabric, LARGE);
+        remote.put(0, &data, LONG).unwrap();
+        let error = thread::scope(|scope| {
+            scope.spawn(|| {
+                thread::sleep(Duration::from_millis(50));
+                victim.signal(Signal::KILL);
+            });
+            loop {
+                if let Err(error) = remote.put(0, &data, LONG) {
+                    break error;
+                }
+            }
+        });
+        let text = error.to_string();
+        assert!(matches!(error, FabricError::PeerLost { rank: 1, op: "put", .. }), "{text}");
+        assert!(text.contains("rank 1") && text.contains(&fabric.link_kind().to_string()), "{text}");
+        for error in [
+            remote.put_bytes(0, &[1], LONG).unwrap_err(),
+            remote.fetch_add(0, 1, LONG).unwrap_err(),
+            remote.get(0, &data, LONG).unwrap_err(),
+            fabric.flush(1, LONG).unwrap_err(),
+        ] {
+            assert!(matches!(error, FabricError::PeerLost { rank: 1, .. }), "{error:?}");
+        }
+        assert!(data.into_block().is_ok(), "nobody has the memory any more");
+    }
+}
+
+#[test]
+fn a_deadline_bounds_an_operation_on_a_stopped_rank() {
+    let (fabric, victim) = Victim::start_as("onesided::victim", "shares", Carrier::Device(Profile::Thunderbolt));
+    let remote = remote(&fabric, 1);
+    let data = pooled(&fabric, 100_000);
+    remote.put(0, &data, LONG).unwrap();
+    victim.stop();
+    let short = Duration::from_millis(200);
+    for (name, error) in [
+        ("put", remote.put(0, &data, short).unwrap_err()),
+        ("put", remote.put_bytes(0, &[1; 1000], short).unwrap_err()),
+        ("get", remote.get(0, &data, short).unwrap_err()),
+        ("fetch_add", remote.fetch_add(0, 1, short).unwrap_err()),
+        ("flush", fabric.flush(1, short).unwrap_err()),
+    ] {
+        let expected = matches!(&error, FabricError::TimedOut { op, missing, .. } if *op == name && *missing == [1]);
+        assert!(expected, "{error:?}");
+    }
+    victim.signal(Signal::CONT);
+    fabric.flush(1, LONG).unwrap();
+    remote.put(0, &data, LONG).unwrap();
+    drop(remote);
+    eventually("the end of the last operation", || fabric.flush(1, LONG).is_ok());
 }
