@@ -6,6 +6,7 @@
 //! - [`Fabric::send`], [`Fabric::recv`]: tagged messages; [`Operation`]: those that go on by themselves.
 //! - [`Window`]: memory of every rank that all ranks map.
 //! - [`Fabric::share`], [`Fabric::remote`]: memory of a rank on which others work while it does something else.
+//! - [`Fabric::regroup`]: going on without ranks that were lost, or with others in their place.
 //! - [`Fabric::wait`]: waiting with a deadline and an eye on the peers.
 #![forbid(unsafe_code)]
 
@@ -26,6 +27,7 @@ mod messages;
 mod onesided;
 mod options;
 mod progress;
+mod regroup;
 #[cfg(test)]
 mod tests;
 mod wait;
@@ -43,5 +45,6 @@ pub use liveness::On;
 pub use map::RegionRef;
 pub use messages::Operation;
 pub use onesided::{Batch, InvalidKey, Remote, RemoteKey, Shared};
-pub use options::{DEFAULT_POOL, DEFAULT_TIMEOUT, FabricOptions, Flow, OptionsError, PollPolicy};
+pub use options::{DEFAULT_PATIENCE, DEFAULT_POOL, DEFAULT_TIMEOUT, FabricOptions, Flow, OptionsError, PollPolicy};
+pub use regroup::RecoveryError;
 pub use window::Window;

@@ -379,6 +379,12 @@ impl Reliable {
         [answer, self.timer].into_iter().flatten().min()
     }
 
+    /// When [`Reliable::due`] is to be asked again.
+    #[must_use]
+    pub fn resend_at(&self) -> Option<Duration> {
+        self.timer
+    }
+
     /// Whether nothing was acknowledged for longer than [`ReliableConfig::patience`]: the link is of no use any more. To be
     /// asked after everything that has come was taken.
     #[must_use]

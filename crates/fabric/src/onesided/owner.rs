@@ -28,8 +28,6 @@ pub(crate) struct OneSided {
     books: Mutex<Books>,
     /// Peers may ask this rank's links for something, and nobody else answers.
     serves: AtomicBool,
-    /// Threads that wait for a word of a share.
-    waiting: AtomicUsize,
     /// How many shares are in quarantine, to be looked at without the lock.
     quarantined: AtomicUsize,
 }
@@ -83,7 +81,6 @@ impl OneSided {
             direct,
             books: Mutex::default(),
             serves: AtomicBool::new(false),
-            waiting: AtomicUsize::new(0),
             quarantined: AtomicUsize::new(0),
         }
     }
@@ -241,19 +238,12 @@ impl OneSided {
 
     /// A thread waits for a word of a share, until it says that it does no longer.
     pub(super) fn begin_wait(&self, slot: u32) {
-        // Whoever changes a word looks at these after that, and the thread at the word after this.
-        self.waiting.fetch_add(1, Ordering::SeqCst);
+        // Whoever changes a word looks at this after that, and the thread at the word after this.
         self.own().line(slot as usize).listeners().fetch_add(1, Ordering::SeqCst);
     }
 
     pub(super) fn end_wait(&self, slot: u32) {
         self.own().line(slot as usize).listeners().fetch_sub(1, Ordering::SeqCst);
-        self.waiting.fetch_sub(1, Ordering::SeqCst);
-    }
-
-    /// Whether threads wait for words that peers change.
-    pub(crate) fn is_waited_for(&self) -> bool {
-        self.waiting.load(Ordering::SeqCst) > 0
     }
 
     /// Whether memory waits for a peer that may still write it.
@@ -278,6 +268,18 @@ impl OneSided {
         let all: Vec<_> = self.books().shares.iter().map(|(slot, own)| (*slot, own.tag)).collect();
         for (slot, tag) in all {
             self.revoke(slot, tag);
+        }
+    }
+}
+
+impl Drop for OneSided {
+    /// Memory that a peer may still write is never used for anything else, although nobody looks after it any more.
+    fn drop(&mut self) {
+        let kept = std::mem::take(&mut self.books().quarantine);
+        for (slot, own) in kept {
+            if !self.working_on(slot).is_empty() {
+                std::mem::forget(own.memory);
+            }
         }
     }
 }

@@ -3,11 +3,13 @@
 mod hostile;
 mod network;
 mod onesided;
+mod remote;
 mod rules;
 
 use std::task::Poll;
 
 use fulmen_memory::{Exposed, Region};
+use proptest::prelude::*;
 
 use super::*;
 
@@ -21,6 +23,18 @@ pub(super) fn config(rendezvous: Rendezvous) -> Config {
         #[cfg(feature = "planted-bugs")]
         planted: None,
     }
+}
+
+/// What lies in memory that must not be written.
+const CANARY: u8 = 0xee;
+
+fn kinds() -> impl Strategy<Value = Rendezvous> {
+    prop_oneof![Just(Rendezvous::Mapped), Just(Rendezvous::Matched)]
+}
+
+/// Rounds of a property in the full tier, and else.
+fn cases(full: u32, always: u32) -> u32 {
+    if std::env::var("FULMEN_TEST_TIER").is_ok_and(|tier| tier == "full") { full } else { always }
 }
 
 /// Small numbers from a seed.
