@@ -19,7 +19,8 @@ use crate::lanes::{Lane, Lanes};
 use crate::liveness::Life;
 use crate::map::{Neighbours, Share};
 use crate::progress::Progress;
-use crate::{DeviceError, FabricError, FabricOptions, Loss, PollPolicy, clock};
+use crate::recorder::Owner;
+use crate::{DeviceError, FabricError, FabricOptions, Loss, PollPolicy, Recorder, clock};
 
 /// How long a rank that leaves waits for its last frames to go out.
 const GOODBYE: Duration = Duration::from_secs(2);
@@ -132,6 +133,7 @@ pub(crate) struct Inner {
     pub(crate) poll: PollPolicy,
     pub(crate) pool: Pool,
     pub(crate) session: Session,
+    pub(crate) recorder: Recorder,
     timeout: Duration,
     farewell: Duration,
     /// Groups formed so far.
@@ -209,6 +211,9 @@ impl Fabric {
             }
         }
         drop(control_share);
+        let FabricOptions { timeout, farewell, record, trace_dir, .. } = options.clone();
+        let recorder = Recorder::new(Owner { rank, size, generation: session.generation() }, record, trace_dir);
+        life.record(recorder.clone());
         life.on_broken(session.cutter());
         let weak: Weak<Life> = Arc::downgrade(&life);
         let cut = weak.clone();
@@ -231,9 +236,9 @@ impl Fabric {
         let lanes = Arc::new(Lanes::new(lanes, life, neighbours.clone(), parker));
         let pool = Pool::with_rule(&pool, rule).map_err(memory("the pool"))?;
         let poll = options.poll.unwrap_or_else(|| PollPolicy::for_ranks(size));
-        let FabricOptions { timeout, farewell, .. } = options;
         let (progress, groups) = (Progress::new(lanes.clone()), AtomicU64::new(0));
-        let inner = Inner { progress, lanes, neighbours, rank, size, poll, pool, session, timeout, farewell, groups };
+        let inner =
+            Inner { progress, lanes, neighbours, rank, size, poll, pool, session, recorder, timeout, farewell, groups };
         Ok(Fabric { inner: Arc::new(inner) })
     }
 
@@ -271,6 +276,12 @@ impl Fabric {
     #[must_use]
     pub fn link_kind(&self) -> LinkKind {
         self.inner.link_kind()
+    }
+
+    /// What this rank did last.
+    #[must_use]
+    pub fn recorder(&self) -> &Recorder {
+        &self.inner.recorder
     }
 
     /// A number for a group of all ranks, from 0: the same on all ranks, since they form groups in the same order.

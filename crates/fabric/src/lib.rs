@@ -5,6 +5,7 @@
 //! - [`Fabric`]: the ranks, connected.
 //! - [`Fabric::send`], [`Fabric::recv`]: tagged messages; [`Operation`]: those that go on by themselves.
 //! - [`Window`]: memory of every rank that all ranks map.
+//! - [`recorder`]: what this rank did last, for `fulmen trace`.
 //! - [`Fabric::wait`]: waiting with a deadline and an eye on the peers.
 #![forbid(unsafe_code)]
 
@@ -22,6 +23,7 @@ mod map;
 mod messages;
 mod options;
 mod progress;
+pub mod recorder;
 #[cfg(test)]
 mod tests;
 mod wait;
@@ -37,4 +39,5 @@ pub use liveness::On;
 pub use map::RegionRef;
 pub use messages::Operation;
 pub use options::{DEFAULT_POOL, DEFAULT_TIMEOUT, FabricOptions, Flow, OptionsError, PollPolicy};
+pub use recorder::{Action, Recorder, Running, What};
 pub use window::Window;

@@ -20,7 +20,7 @@ use fulmen_memory::Exposed;
 
 use crate::engine::{Cancel, Lent, OpError, OpId, Source, Target};
 use crate::lanes::Lane;
-use crate::{Fabric, FabricError, Loss, OpName, clock};
+use crate::{Action, Fabric, FabricError, Loss, OpName, Running, What, clock};
 
 /// Payload up to which a message of exposed memory goes through the stack.
 const SHORT: usize = 256;
@@ -34,6 +34,7 @@ pub struct Operation {
     rank: u32,
     name: OpName,
     op: Option<OpId>,
+    running: Running,
 }
 
 impl Fabric {
@@ -50,8 +51,11 @@ impl Fabric {
             data.read(0, bytes);
             return self.send_bytes(to, tag, bytes, timeout);
         }
-        let op = self.begin_send("send", to, tag, data)?;
-        self.finish("send", to, op, timeout, &mut Lent::Nothing).map(drop)
+        let running = self.inner.recorder.begin(What::of(Action::Send, to, tag, data.len()));
+        let sent = self
+            .begin_send("send", to, tag, data)
+            .and_then(|op| self.finish("send", to, op, timeout, &mut Lent::Nothing).map(drop));
+        self.inner.recorder.ended(running, sent)
     }
 
     /// Sends a message out of plain memory. As [`Fabric::send`]; its bytes go in frames.
@@ -59,6 +63,12 @@ impl Fabric {
     /// # Errors
     /// As [`Fabric::send`].
     pub fn send_bytes(&self, to: u32, tag: u64, data: &[u8], timeout: Duration) -> Result<(), FabricError> {
+        let running = self.inner.recorder.begin(What::of(Action::Send, to, tag, data.len()));
+        self.inner.recorder.ended(running, self.push_bytes(to, tag, data, timeout))
+    }
+
+    #[inline]
+    fn push_bytes(&self, to: u32, tag: u64, data: &[u8], timeout: Duration) -> Result<(), FabricError> {
         const OP: OpName = "send";
         self.check_alive(OP, to)?;
         let mut lane = self.lane(OP, to)?;
@@ -88,8 +98,11 @@ impl Fabric {
     /// a message that does not fit and [`FabricError::Mislabelled`] for one of another label, of which nothing is written, and [`FabricError::Cancelled`] if the sender gave up
     /// midway. After an error nothing is written any more; a device that is at it keeps the memory in use until it is done.
     pub fn recv(&self, from: u32, tag: u64, into: &Exposed, timeout: Duration) -> Result<usize, FabricError> {
-        let op = self.begin_recv("recv", from, tag, into)?;
-        self.finish("recv", from, op, timeout, &mut Lent::Nothing)
+        let running = self.inner.recorder.begin(What::of(Action::Recv, from, tag, into.len()));
+        let received = self
+            .begin_recv("recv", from, tag, into)
+            .and_then(|op| self.finish("recv", from, op, timeout, &mut Lent::Nothing));
+        self.inner.recorder.ended(running, received)
     }
 
     /// Receives into plain memory. As [`Fabric::recv`]; after an error, bytes of the message may have been written.
@@ -97,6 +110,12 @@ impl Fabric {
     /// # Errors
     /// As [`Fabric::recv`].
     pub fn recv_bytes(&self, from: u32, tag: u64, into: &mut [u8], timeout: Duration) -> Result<usize, FabricError> {
+        let running = self.inner.recorder.begin(What::of(Action::Recv, from, tag, into.len()));
+        self.inner.recorder.ended(running, self.pull_bytes(from, tag, into, timeout))
+    }
+
+    #[inline]
+    fn pull_bytes(&self, from: u32, tag: u64, into: &mut [u8], timeout: Duration) -> Result<usize, FabricError> {
         const OP: OpName = "recv";
         let mut lane = self.lane(OP, from)?;
         let op = lane.link.recv(tag, Target::Lent(into.len() as u64));
@@ -115,7 +134,7 @@ impl Fabric {
     pub fn start_send(&self, to: u32, tag: u64, data: &Exposed) -> Result<Operation, FabricError> {
         const NAME: OpName = "send";
         let op = self.begin_send(NAME, to, tag, data)?;
-        Ok(self.go_on(NAME, to, op))
+        Ok(self.go_on(NAME, to, op, What::of(Action::Send, to, tag, data.len())))
     }
 
     /// Starts to receive a message.
@@ -125,7 +144,7 @@ impl Fabric {
     pub fn start_recv(&self, from: u32, tag: u64, into: &Exposed) -> Result<Operation, FabricError> {
         const NAME: OpName = "recv";
         let op = self.begin_recv(NAME, from, tag, into)?;
-        Ok(self.go_on(NAME, from, op))
+        Ok(self.go_on(NAME, from, op, What::of(Action::Recv, from, tag, into.len())))
     }
 
     fn begin_send(&self, name: OpName, to: u32, tag: u64, data: &Exposed) -> Result<OpId, FabricError> {
@@ -142,7 +161,8 @@ impl Fabric {
     }
 
     /// Moves a new operation on as far as it goes at once; the progress thread sees to the rest.
-    fn go_on(&self, name: OpName, rank: u32, op: OpId) -> Operation {
+    fn go_on(&self, name: OpName, rank: u32, op: OpId, what: What) -> Operation {
+        let running = self.inner.recorder.begin(what.started());
         let lanes = &self.inner.lanes;
         if let Some(lane) = lanes.lock(rank) {
             let (_, lane) = lanes.pump(rank, lane, &mut Lent::Nothing, Some(op), None);
@@ -152,7 +172,7 @@ impl Fabric {
                 self.inner.progress.need();
             }
         }
-        Operation { fabric: self.clone(), rank, name, op: Some(op) }
+        Operation { fabric: self.clone(), rank, name, op: Some(op), running }
     }
 
     fn lane(&self, op: OpName, rank: u32) -> Result<MutexGuard<'_, Lane>, FabricError> {
@@ -273,6 +293,7 @@ impl Operation {
             Poll::Pending => None,
             Poll::Ready(outcome) => {
                 self.op = None;
+                self.fabric.inner.recorder.end(self.running, outcome.is_ok());
                 Some(self.fabric.told(self.name, self.rank, outcome))
             }
         }
@@ -287,12 +308,16 @@ impl Operation {
     /// If [`Operation::test`] told the outcome before.
     pub fn wait(mut self, timeout: Duration) -> Result<usize, FabricError> {
         let op = self.op.take().expect("an operation tells its outcome once");
-        self.fabric.finish(self.name, self.rank, op, timeout, &mut Lent::Nothing)
+        let outcome = self.fabric.finish(self.name, self.rank, op, timeout, &mut Lent::Nothing);
+        self.fabric.inner.recorder.ended(self.running, outcome)
     }
 }
 
 impl Drop for Operation {
     fn drop(&mut self) {
+        if self.op.is_some() {
+            self.fabric.inner.recorder.let_go(self.running);
+        }
         if let Some(op) = self.op
             && let Some(mut lane) = self.fabric.inner.lanes.lock(self.rank)
         {
