@@ -17,6 +17,7 @@ use super::control::{self, Event, limit_of};
 use super::lines::Lines;
 use super::meeting::Meeting;
 use super::rank::Rank;
+use super::records::{self, Asked, Records};
 use super::relay::{Relay, Source, Target};
 use super::signals::{Signals, asks_to_end, name, time_left};
 use super::verdict::{Ending, Seconds, first_failure, name_ranks};
@@ -48,6 +49,8 @@ pub fn run(mut job: Job) -> anyhow::Result<u8> {
     let strangers = processes::children().unwrap_or_default();
     processes::adopt_orphans().map_err(|error| refused(&job, "adopt orphaned processes", error))?;
     let meeting = Meeting::open(job.ranks)?;
+    let records =
+        Records::choose(job.trace.as_deref()).map_err(|error| refused(&job, "find the current directory", error))?;
 
     let (labels, mut reader) = match std::mem::replace(&mut job.output, Output::Labelled) {
         Output::Labelled => (true, None),
@@ -77,6 +80,8 @@ pub fn run(mut job: Job) -> anyhow::Result<u8> {
     let mut launcher = Launcher {
         path: job.path.clone(),
         ranks: Vec::new(),
+        records,
+        asked_to_write: None,
         signals,
         relay,
         began,
@@ -99,7 +104,7 @@ pub fn run(mut job: Job) -> anyhow::Result<u8> {
         // A rank is in the background of its terminal, where reading would stop it.
         let reads = rank == 0 && !io::stdin().is_terminal();
         let stdin = if reads { rustix::stdio::stdin() } else { nothing.as_fd() };
-        match Rank::start(&job, &meeting, rank, stdin, out, err) {
+        match Rank::start(&job, &meeting, launcher.records.directory(), rank, stdin, out, err) {
             Ok(started) => launcher.ranks.push(started),
             Err(error) => {
                 failure = Some(refused(&job, &format!("start rank {rank}"), error));
@@ -127,6 +132,9 @@ fn refused(job: &Job, doing: &str, error: io::Error) -> RunError {
 struct Launcher {
     path: PathBuf,
     ranks: Vec<Rank>,
+    records: Records,
+    /// The ranks are to be ended as soon as these have written what they did last.
+    asked_to_write: Option<Asked>,
     signals: Signals,
     relay: Relay,
     began: Instant,
@@ -184,7 +192,8 @@ impl Launcher {
     fn wait(&self) -> io::Result<Vec<usize>> {
         let limit = self.time_limit.map(|(at, _)| at).filter(|_| self.code.is_none() && self.failure.is_none());
         let judge_at = self.failure.as_ref().map(|failure| failure.judge_at);
-        let until = [limit, judge_at, self.kill_at, self.abandon_at].into_iter().flatten().min();
+        let writing = self.asked_to_write.as_ref().map(|_| Instant::now() + records::LOOK);
+        let until = [limit, judge_at, writing, self.kill_at, self.abandon_at].into_iter().flatten().min();
         let mut fds = vec![PollFd::new(self.signals.socket(), PollFlags::IN)];
         let mut indices = Vec::new();
         for (index, rank) in self.ranks.iter().enumerate() {
@@ -280,6 +289,9 @@ impl Launcher {
                 self.end_others();
             }
         }
+        if self.asked_to_write.take_if(|asked| asked.is_over()).is_some() {
+            self.terminate_others();
+        }
         if self.kill_at.is_some_and(|at| now >= at) {
             self.kill_at = None;
             self.abandon_at = Some(now + ABANDON);
@@ -297,8 +309,18 @@ impl Launcher {
         }
     }
 
-    /// Asks the ranks that still run to end, and sets the time for SIGKILL.
+    /// Has the ranks that still run write what they did last, and then ends them. Ranks that end on a user's wish need not.
     fn end_others(&mut self) {
+        if self.asked.is_none() {
+            self.asked_to_write = self.records.ask();
+        }
+        if self.asked_to_write.is_none() {
+            self.terminate_others();
+        }
+    }
+
+    /// Asks the ranks that still run to end, and sets the time for SIGKILL.
+    fn terminate_others(&mut self) {
         let now = Instant::now();
         self.kill_at = Some(now + self.grace);
         // Ranks that were just asked to end, with a signal that came from outside, are ending: they are not asked twice.
@@ -389,6 +411,10 @@ impl Launcher {
     /// asks to end. After that, signals do what they do by default.
     fn finish_output(mut self) -> io::Result<u8> {
         tracing::debug!(seconds = self.began.elapsed().as_secs_f64(), "all ranks have ended");
+        let failed = self.code.is_some_and(|code| code != 0) && self.asked.is_none();
+        if let Some(message) = self.records.finish(failed) {
+            self.relay.say(&message);
+        }
         self.relay.finish();
         let mut ended = false;
         while !ended {

@@ -4,11 +4,13 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
 use std::process::{Child, Command};
 use std::time::Duration;
 
 use super::control::{self, Event, Reports};
 use super::meeting::Meeting;
+use super::records::DIRECTORY;
 use super::verdict::Ending;
 use super::{Job, processes};
 
@@ -35,6 +37,7 @@ impl Rank {
     pub fn start(
         job: &Job,
         meeting: &Meeting,
+        records: &Path,
         rank: u32,
         stdin: BorrowedFd<'_>,
         out: OwnedFd,
@@ -54,6 +57,7 @@ impl Rank {
             .env("FULMEN_LOCAL_RANK", rank.to_string())
             .env("FULMEN_LOCAL_SIZE", job.ranks.to_string())
             .env("FULMEN_COORDINATOR", meeting.address().to_string())
+            .env(DIRECTORY, records)
             .envs(job.env.iter().map(|(name, value)| (name, value)))
             .stdin(OwnedFd::from(theirs))
             .stdout(out)

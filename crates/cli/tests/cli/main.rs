@@ -13,3 +13,4 @@ mod meet;
 mod output;
 mod signals;
 mod support;
+mod trace;
