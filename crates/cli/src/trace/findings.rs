@@ -265,7 +265,11 @@ mod tests {
         let done = call("all_reduce", 1, 416, 1, Some((2, Phase::Done)));
         let waits = call("all_reduce", 1, 417, 3, None);
         let records = (0..4).map(|rank| {
-            if rank == 2 { with(rank, 4, &[done.clone()]) } else { with(rank, 4, &[done.clone(), waits.clone()]) }
+            if rank == 2 {
+                with(rank, 4, std::slice::from_ref(&done))
+            } else {
+                with(rank, 4, &[done.clone(), waits.clone()])
+            }
         });
         let found = find(&world(records.collect()).0);
         assert_eq!(
