@@ -18,9 +18,10 @@ use crate::handshake::{self, Hello, ReachHello, Settings};
 use crate::lanes::{Lane, Lanes};
 use crate::liveness::Life;
 use crate::map::{Neighbours, Share};
+use crate::onesided::OneSided;
 use crate::progress::Progress;
 use crate::recorder::Owner;
-use crate::{DeviceError, FabricError, FabricOptions, Loss, PollPolicy, Recorder, clock};
+use crate::{DeviceError, FabricError, FabricOptions, Flow, Loss, PollPolicy, Recorder, clock};
 
 /// How long a rank that leaves waits for its last frames to go out.
 const GOODBYE: Duration = Duration::from_secs(2);
@@ -126,6 +127,7 @@ pub struct Fabric {
 pub(crate) struct Inner {
     pub(crate) progress: Progress,
     pub(crate) lanes: Arc<Lanes>,
+    pub(crate) onesided: Arc<OneSided>,
     /// The other ranks' memory, where ranks map it.
     pub(crate) neighbours: Option<Arc<Neighbours>>,
     pub(crate) rank: u32,
@@ -175,6 +177,7 @@ impl Fabric {
                 devices: !devices.is_empty(),
                 profile: options.profile.clone(),
                 flow: options.flow,
+                verify_data: options.verify_data,
             },
             reach: node.as_ref().zip(control_share.as_ref().zip(pool_share.as_ref())).map(|(node, (control, pool))| {
                 ReachHello {
@@ -197,7 +200,7 @@ impl Fabric {
             })
             .transpose();
         let rails = (!devices.is_empty())
-            .then(|| device::connect(&session, &devices, &pool, &options.flow, bell.clone(), left))
+            .then(|| device::connect(&session, &devices, &pool, &options, bell.clone(), left))
             .transpose();
         // All hear whether all succeeded, so that nobody waits for a rank that gave up.
         let problem = neighbours.as_ref().err().or(rails.as_ref().err());
@@ -233,12 +236,26 @@ impl Fabric {
             (None, Some(Rails { hub, rails, .. })) => (rails.into_iter().map(device_lane).collect(), hub),
             (None, None) => ((0..size).map(|_| None).collect(), Arc::new(bell)),
         };
-        let lanes = Arc::new(Lanes::new(lanes, life, neighbours.clone(), parker));
+        let onesided = Arc::new(one_sided(rank, size, &control_memory, neighbours.as_ref(), &options.flow));
+        let lanes = Arc::new(Lanes::new(lanes, life, neighbours.clone(), onesided.clone(), parker));
         let pool = Pool::with_rule(&pool, rule).map_err(memory("the pool"))?;
         let poll = options.poll.unwrap_or_else(|| PollPolicy::for_ranks(size));
         let (progress, groups) = (Progress::new(lanes.clone()), AtomicU64::new(0));
-        let inner =
-            Inner { progress, lanes, neighbours, rank, size, poll, pool, session, recorder, timeout, farewell, groups };
+        let inner = Inner {
+            progress,
+            lanes,
+            onesided,
+            neighbours,
+            rank,
+            size,
+            poll,
+            pool,
+            session,
+            recorder,
+            timeout,
+            farewell,
+            groups,
+        };
         Ok(Fabric { inner: Arc::new(inner) })
     }
 
@@ -314,6 +331,7 @@ impl Fabric {
 impl Inner {
     /// Before this rank leaves: what nobody waits for any more is given a little time to go out, and peers hear Bye.
     fn finish(&self) {
+        self.onesided.revoke_all();
         let end = clock::after(self.farewell);
         while self.lanes.sending() > 0 && Instant::now() < end {
             self.lanes.parker.park(Duration::from_millis(10), &mut || self.lanes.pump_all());
@@ -363,11 +381,22 @@ fn reach_lanes(
     let size = neighbours.controls().count() as u32;
     let lane = |(peer, theirs): (u32, Option<&Exposed>)| {
         let Some(theirs) = theirs else { return Ok(None) };
-        let wire = reach::ReachWire::new(size, (rank, control), (peer, theirs), flow, neighbours.clone())
+        let wire = reach::ReachWire::new(size, (rank, control), (peer, theirs), options, neighbours.clone())
             .map_err(|_| StartError::Garbled { rank: peer })?;
-        Ok(Some(Lane::new(Link::new(reach::config(flow)), Box::new(wire))))
+        Ok(Some(Lane::new(Link::new(reach::config(flow, options.verify_data)), Box::new(wire))))
     };
     (0..).zip(neighbours.controls()).map(lane).collect()
+}
+
+/// What one-sided operations need of the control regions that are mapped here.
+fn one_sided(rank: u32, size: u32, own: &Exposed, neighbours: Option<&Arc<Neighbours>>, flow: &Flow) -> OneSided {
+    let area = |control: &Exposed| reach::onesided_area(control, size, flow);
+    let mut areas: Vec<_> = match neighbours {
+        Some(neighbours) => neighbours.controls().map(|control| control.map(area)).collect(),
+        None => (0..size).map(|_| None).collect(),
+    };
+    areas[rank as usize] = Some(area(own));
+    OneSided::new(rank, areas, neighbours.cloned())
 }
 
 fn device_lane(rail: Option<(Config, Rail)>) -> Option<Lane> {

@@ -11,6 +11,7 @@ use crate::driver::{Broken, Parker, Wire};
 use crate::engine::{Copy, Into, Lent, Link, OpId};
 use crate::liveness::Life;
 use crate::map::{Neighbours, RegionRef};
+use crate::onesided::OneSided;
 use crate::{FabricError, Loss, clock};
 
 /// How long a thread that waits for its own operation waits for a peer's memory at a time: whoever gives an operation
@@ -58,9 +59,12 @@ pub(crate) struct Lanes {
     lanes: Vec<Option<Mutex<Lane>>>,
     pub(crate) life: Arc<Life>,
     pub(crate) neighbours: Option<Arc<Neighbours>>,
+    pub(crate) onesided: Arc<OneSided>,
     pub(crate) parker: Arc<dyn Parker>,
     /// Threads of the program that wait, and so move everything on.
     pollers: AtomicU32,
+    /// Peers rely on answers at any time.
+    demanding: bool,
 }
 
 impl Lanes {
@@ -68,10 +72,12 @@ impl Lanes {
         lanes: Vec<Option<Lane>>,
         life: Arc<Life>,
         neighbours: Option<Arc<Neighbours>>,
+        onesided: Arc<OneSided>,
         parker: Arc<dyn Parker>,
     ) -> Lanes {
+        let demanding = lanes.iter().flatten().any(|lane| lane.wire.is_demanding());
         let lanes = lanes.into_iter().map(|lane| lane.map(Mutex::new)).collect();
-        Lanes { lanes, life, neighbours, parker, pollers: AtomicU32::new(0) }
+        Lanes { lanes, life, neighbours, onesided, parker, pollers: AtomicU32::new(0), demanding }
     }
 
     /// A thread of the program begins to wait.
@@ -89,6 +95,22 @@ impl Lanes {
     /// Whether a thread of the program moves everything on.
     pub(crate) fn is_polled(&self) -> bool {
         self.pollers.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether somebody has to listen even if no operation is under way.
+    pub(crate) fn is_demanding(&self) -> bool {
+        self.demanding
+    }
+
+    /// How long a thread may park, at most `longest`, until some lane is to be pumped. A lane that another thread is at is
+    /// left out: the bound of all parks has to do for it.
+    pub(crate) fn until_deadline(&self, longest: Duration) -> Duration {
+        if !self.demanding {
+            return longest;
+        }
+        let lanes = self.lanes.iter().flatten().filter_map(|lane| lane.try_lock().ok());
+        let next = lanes.filter_map(|lane| lane.wire.deadline()).min();
+        next.map_or(longest, |next| clock::until(next).min(longest))
     }
 
     /// The lane to a rank.
@@ -112,7 +134,7 @@ impl Lanes {
         until: Option<Instant>,
     ) -> (bool, MutexGuard<'a, Lane>) {
         let own_is_open = own.is_some_and(|op| !lane.link.is_done(op));
-        let (ended, lender) = (lane.link.ended(), lane.link.awaits_lender());
+        let (ended, lender, served) = (lane.link.ended(), lane.link.awaits_lender(), lane.link.served());
         let mut moved = self.pump_frames(rank, &mut lane, lent);
         while let Some(copy) = lane.link.next_copy(lent) {
             drop(lane);
@@ -126,8 +148,11 @@ impl Lanes {
         }
         let own_ended = own_is_open && own.is_some_and(|op| lane.link.is_done(op));
         let others = lane.link.ended().wrapping_sub(ended) != u32::from(own_ended);
+        // Somebody may wait for a word that the peer has changed.
+        let others = others || lane.link.served() != served;
         let next = lane.link.awaits_lender();
-        if others || (next.is_some() && next != lender && next != own) {
+        let lends = |(next, before): (&Option<OpId>, &Option<OpId>)| next.is_some() && next != before && *next != own;
+        if others || next.iter().zip(&lender).any(lends) {
             self.parker.wake();
         }
         (moved, lane)
@@ -207,6 +232,11 @@ impl Lanes {
     /// Operations that have not ended.
     pub(crate) fn unfinished(&self) -> usize {
         self.count(Link::unfinished)
+    }
+
+    /// Whether somebody has to look after this rank's end of anything, although no thread of the program waits.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.is_demanding() || self.unfinished() > 0 || self.onesided.has_quarantined()
     }
 
     /// Sends that have not ended.

@@ -5,12 +5,15 @@
 //! - [`Fabric`]: the ranks, connected.
 //! - [`Fabric::send`], [`Fabric::recv`]: tagged messages; [`Operation`]: those that go on by themselves.
 //! - [`Window`]: memory of every rank that all ranks map.
+//! - [`Fabric::share`], [`Fabric::remote`]: memory of a rank on which others work while it does something else.
 //! - [`recorder`]: what this rank did last, for `fulmen trace`.
 //! - [`Fabric::wait`]: waiting with a deadline and an eye on the peers.
 #![forbid(unsafe_code)]
 
 pub mod bootstrap;
 mod clock;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod driver;
 pub mod engine;
 mod error;
@@ -21,6 +24,7 @@ pub mod launch;
 mod liveness;
 mod map;
 mod messages;
+mod onesided;
 mod options;
 mod progress;
 pub mod recorder;
@@ -29,15 +33,18 @@ mod tests;
 mod wait;
 mod window;
 
-pub use bootstrap::{Coordinator, JoinConfig, JoinError, LossCause, LostRank, Secret, Session, SessionError};
+pub use bootstrap::{
+    Coordinator, JoinConfig, JoinError, LossCause, LostRank, Regroup, RegroupError, Secret, Session, SessionError,
+};
 pub use driver::device::DeviceError;
-pub use engine::LABEL as TAG_LABEL;
+pub use engine::{LABEL as TAG_LABEL, Rights};
 pub use error::{FabricError, LinkKind, Loss, OpName};
 pub use fabric::{Fabric, Providers, StartError};
 pub use launch::{Launch, LaunchError};
 pub use liveness::On;
 pub use map::RegionRef;
 pub use messages::Operation;
-pub use options::{DEFAULT_POOL, DEFAULT_TIMEOUT, FabricOptions, Flow, OptionsError, PollPolicy};
+pub use onesided::{Batch, InvalidKey, Remote, RemoteKey, Shared};
+pub use options::{DEFAULT_PATIENCE, DEFAULT_POOL, DEFAULT_TIMEOUT, FabricOptions, Flow, OptionsError, PollPolicy};
 pub use recorder::{Action, Recorder, Running, What};
 pub use window::Window;

@@ -128,6 +128,11 @@ impl Neighbours {
         self.peers.iter().map(|peer| peer.as_ref().map(|peer| &peer.control))
     }
 
+    /// Whether the process of another rank may still do anything.
+    pub(crate) fn is_alive(&self, rank: u32) -> bool {
+        self.peers.get(rank as usize).and_then(Option::as_ref).is_some_and(|neighbour| neighbour.peer.is_alive())
+    }
+
     /// Wakes a rank. Nothing for this one or none.
     #[inline]
     pub(crate) fn ring(&self, rank: u32) {
@@ -143,6 +148,22 @@ impl Neighbours {
         Ok(key)
     }
 
+    /// The key of this rank's pool, if the region is that.
+    pub(crate) fn pool_key(&self, region: &Region) -> Option<ShareKey> {
+        let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
+        keys.first().filter(|(id, _)| *id == region.id()).map(|(_, key)| *key)
+    }
+
+    /// Lets peers map a region under a new key.
+    pub(crate) fn publish(&self, region: &Region) -> Result<ShareKey, ReachError> {
+        self.node.share(region)
+    }
+
+    /// Lets no more peers map it.
+    pub(crate) fn withdraw(&self, key: ShareKey) {
+        self.node.unshare(key);
+    }
+
     pub(crate) fn unshare(&self, key: ShareKey) {
         self.node.unshare(key);
         self.keys.write().unwrap_or_else(PoisonError::into_inner).retain(|(_, known)| *known != key);
@@ -155,8 +176,8 @@ impl Neighbours {
         Some(RegionRef { key: key.to_u64(), offset: memory.offset() as u64, len: memory.len() as u64 })
     }
 
-    /// A whole region of a peer, mapped.
-    pub(crate) fn region(&self, op: OpName, rank: u32, key: u64, timeout: Duration) -> Result<Exposed, FabricError> {
+    /// A whole region of a peer, mapped for as long as the caller has it.
+    pub(crate) fn borrow(&self, op: OpName, rank: u32, key: u64, timeout: Duration) -> Result<Exposed, FabricError> {
         let neighbour = self.peers[rank as usize].as_ref().expect("a rank that was checked to be another one");
         let known = neighbour.regions.read().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, region)) = known.iter().find(|(known, _)| *known == key) {
@@ -165,7 +186,18 @@ impl Neighbours {
         drop(known);
         let failed = |cause| FabricError::Reach { op, rank, cause: Arc::new(cause) };
         let region = neighbour.peer.map(ShareKey::from_u64(key), timeout.min(MAP_TIMEOUT)).map_err(failed)?;
-        let region = region.expose().map_err(|cause| FabricError::Memory { op, cause: Arc::new(cause) })?;
+        region.expose().map_err(|cause| FabricError::Memory { op, cause: Arc::new(cause) })
+    }
+
+    /// A whole region of a peer, mapped until it is [forgotten](Neighbours::forget).
+    pub(crate) fn region(&self, op: OpName, rank: u32, key: u64, timeout: Duration) -> Result<Exposed, FabricError> {
+        let region = self.borrow(op, rank, key, timeout)?;
+        let neighbour = self.peers[rank as usize].as_ref().expect("a rank that was checked to be another one");
+        let known = neighbour.regions.read().unwrap_or_else(PoisonError::into_inner);
+        if known.iter().any(|(known, _)| *known == key) {
+            return Ok(region);
+        }
+        drop(known);
         let mut known = neighbour.regions.write().unwrap_or_else(PoisonError::into_inner);
         if !known.iter().any(|(known, _)| *known == key) {
             known.push((key, region.clone()));
@@ -234,6 +266,11 @@ impl Fabric {
         if let Some(neighbours) = &self.inner.neighbours {
             neighbours.ring(rank);
         }
+    }
+
+    /// Wakes the threads of a rank that wait, after a change of its memory: this rank's, too.
+    pub(crate) fn wake(&self, rank: u32) {
+        if rank == self.rank() { self.inner.lanes.parker.wake() } else { self.ring(rank) }
     }
 
     /// Whether ranks map one another's memory. The same on all ranks.

@@ -33,8 +33,18 @@ pub struct Operation {
     fabric: Fabric,
     rank: u32,
     name: OpName,
-    op: Option<OpId>,
     running: Running,
+    state: State,
+}
+
+/// How far an operation is.
+enum State {
+    /// On the link to its rank.
+    Link(OpId),
+    /// It has ended, with this value.
+    Ended(u64),
+    /// The outcome was told.
+    Told,
 }
 
 impl Fabric {
@@ -101,7 +111,7 @@ impl Fabric {
         let running = self.inner.recorder.begin(What::of(Action::Recv, from, tag, into.len()));
         let received = self
             .begin_recv("recv", from, tag, into)
-            .and_then(|op| self.finish("recv", from, op, timeout, &mut Lent::Nothing));
+            .and_then(|op| self.finish("recv", from, op, timeout, &mut Lent::Nothing).map(|len| len as usize));
         self.inner.recorder.ended(running, received)
     }
 
@@ -125,6 +135,7 @@ impl Fabric {
             Poll::Ready(outcome) => self.told(OP, from, outcome),
             Poll::Pending => self.finish(OP, from, op, timeout, &mut lent),
         }
+        .map(|len| len as usize)
     }
 
     /// Starts to send a message. The handle owns the memory until the operation has ended.
@@ -134,7 +145,8 @@ impl Fabric {
     pub fn start_send(&self, to: u32, tag: u64, data: &Exposed) -> Result<Operation, FabricError> {
         const NAME: OpName = "send";
         let op = self.begin_send(NAME, to, tag, data)?;
-        Ok(self.go_on(NAME, to, op, What::of(Action::Send, to, tag, data.len())))
+        let running = self.inner.recorder.begin(What::of(Action::Send, to, tag, data.len()).started());
+        Ok(self.go_on(NAME, to, op).recorded(running))
     }
 
     /// Starts to receive a message.
@@ -144,7 +156,8 @@ impl Fabric {
     pub fn start_recv(&self, from: u32, tag: u64, into: &Exposed) -> Result<Operation, FabricError> {
         const NAME: OpName = "recv";
         let op = self.begin_recv(NAME, from, tag, into)?;
-        Ok(self.go_on(NAME, from, op, What::of(Action::Recv, from, tag, into.len())))
+        let running = self.inner.recorder.begin(What::of(Action::Recv, from, tag, into.len()).started());
+        Ok(self.go_on(NAME, from, op).recorded(running))
     }
 
     fn begin_send(&self, name: OpName, to: u32, tag: u64, data: &Exposed) -> Result<OpId, FabricError> {
@@ -161,8 +174,7 @@ impl Fabric {
     }
 
     /// Moves a new operation on as far as it goes at once; the progress thread sees to the rest.
-    fn go_on(&self, name: OpName, rank: u32, op: OpId, what: What) -> Operation {
-        let running = self.inner.recorder.begin(what.started());
+    fn go_on(&self, name: OpName, rank: u32, op: OpId) -> Operation {
         let lanes = &self.inner.lanes;
         if let Some(lane) = lanes.lock(rank) {
             let (_, lane) = lanes.pump(rank, lane, &mut Lent::Nothing, Some(op), None);
@@ -172,7 +184,7 @@ impl Fabric {
                 self.inner.progress.need();
             }
         }
-        Operation { fabric: self.clone(), rank, name, op: Some(op), running }
+        Operation { fabric: self.clone(), rank, name, running: Running::NONE, state: State::Link(op) }
     }
 
     fn lane(&self, op: OpName, rank: u32) -> Result<MutexGuard<'_, Lane>, FabricError> {
@@ -182,7 +194,7 @@ impl Fabric {
 
     /// A message to a lost rank would be sent for nobody.
     #[inline]
-    fn check_alive(&self, op: OpName, rank: u32) -> Result<(), FabricError> {
+    pub(crate) fn check_alive(&self, op: OpName, rank: u32) -> Result<(), FabricError> {
         match self.inner.lanes.life.cause(rank) {
             None => Ok(()),
             Some(cause) => Err(FabricError::PeerLost { rank, link: self.link_kind(), op, cause }),
@@ -223,7 +235,7 @@ impl Fabric {
         op: OpId,
         timeout: Duration,
         lent: &mut Lent<'_>,
-    ) -> Result<usize, FabricError> {
+    ) -> Result<u64, FabricError> {
         let until = Some(clock::after(timeout));
         let outcome = self.wait(name, &[rank], timeout, || self.poll_op(rank, op, lent, until));
         match outcome {
@@ -247,7 +259,7 @@ impl Fabric {
                     }
                     // It has ended at the last moment.
                     Cancel::Finished => match lane.link.poll(op, lent) {
-                        Poll::Ready(Ok(len)) => return Ok(len as usize),
+                        Poll::Ready(Ok(value)) => return Ok(value),
                         _ => return Err(error),
                     },
                     Cancel::Copying => {
@@ -260,9 +272,9 @@ impl Fabric {
     }
 
     /// The outcome of an operation in the words of the fabric.
-    fn told(&self, op: OpName, rank: u32, outcome: Result<u64, OpError>) -> Result<usize, FabricError> {
+    fn told(&self, op: OpName, rank: u32, outcome: Result<u64, OpError>) -> Result<u64, FabricError> {
         let link = self.link_kind();
-        outcome.map(|len| len as usize).map_err(|error| match error {
+        outcome.map_err(|error| match error {
             OpError::Truncated { len, room } => FabricError::Truncated { op, rank, link, len, room },
             OpError::Mislabelled { label } => FabricError::Mislabelled { op, rank, link, label },
             OpError::Refused { len } => FabricError::Refused { op, rank, link, len },
@@ -270,6 +282,12 @@ impl Fabric {
             OpError::Unreachable => {
                 FabricError::PeerFailed { op, rank, problem: "the sender's memory could not be mapped".into() }
             }
+            OpError::NoSuchKey => FabricError::NoSuchKey { op, rank },
+            OpError::OutOfBounds { offset, len, size } => {
+                FabricError::OutOfBounds { op, rank, offset, len, region: size }
+            }
+            OpError::NotPermitted { need } => FabricError::NotPermitted { op, rank, need },
+            OpError::Misaligned { offset } => FabricError::Misaligned { op, rank, offset },
             OpError::Left | OpError::Severed => {
                 let cause = self.inner.lanes.life.cause(rank).unwrap_or(Loss::Left);
                 FabricError::PeerLost { rank, link, op, cause }
@@ -279,46 +297,63 @@ impl Fabric {
 }
 
 impl Operation {
-    /// Whether it has ended, and how: the bytes of the message. Moves it on, for which it may wait up to 0.1 s for a
-    /// peer to hand over memory that is not mapped yet.
+    /// One that has ended already.
+    pub(crate) fn ended(fabric: &Fabric, rank: u32, name: OpName, value: u64) -> Operation {
+        Operation { fabric: fabric.clone(), rank, name, running: Running::NONE, state: State::Ended(value) }
+    }
+
+    /// The recorder is told how it ends.
+    pub(crate) fn recorded(self, running: Running) -> Operation {
+        let mut operation = self;
+        operation.running = running;
+        operation
+    }
+
+    /// Whether it has ended, and how: the bytes of the message, of a put or of a get, or the word that an atomic found.
+    /// Moves it on, for which it may wait up to 0.1 s for a peer to hand over memory that is not mapped yet.
     ///
     /// # Errors
-    /// As [`Fabric::send`] and [`Fabric::recv`], but without a deadline.
+    /// As [`Fabric::send`], [`Fabric::recv`] and [`Remote`](crate::Remote)'s operations, but without a deadline.
     ///
     /// # Panics
     /// If the outcome was told before.
-    pub fn test(&mut self) -> Option<Result<usize, FabricError>> {
-        let op = self.op.expect("an operation tells its outcome once");
-        match self.fabric.poll_op(self.rank, op, &mut Lent::Nothing, None) {
-            Poll::Pending => None,
-            Poll::Ready(outcome) => {
-                self.op = None;
-                self.fabric.inner.recorder.end(self.running, outcome.is_ok());
-                Some(self.fabric.told(self.name, self.rank, outcome))
-            }
-        }
+    pub fn test(&mut self) -> Option<Result<u64, FabricError>> {
+        let outcome = match &mut self.state {
+            State::Link(op) => match self.fabric.poll_op(self.rank, *op, &mut Lent::Nothing, None) {
+                Poll::Pending => return None,
+                Poll::Ready(outcome) => self.fabric.told(self.name, self.rank, outcome),
+            },
+            State::Ended(value) => Ok(*value),
+            State::Told => panic!("an operation tells its outcome once"),
+        };
+        self.state = State::Told;
+        self.fabric.inner.recorder.end(self.running, outcome.is_ok());
+        Some(outcome)
     }
 
-    /// Waits for its end. At the deadline it is given up.
+    /// Waits for its end, which [`Operation::test`] describes. At the deadline it is given up.
     ///
     /// # Errors
-    /// As [`Fabric::send`] and [`Fabric::recv`].
+    /// As [`Fabric::send`], [`Fabric::recv`] and [`Remote`](crate::Remote)'s operations.
     ///
     /// # Panics
     /// If [`Operation::test`] told the outcome before.
-    pub fn wait(mut self, timeout: Duration) -> Result<usize, FabricError> {
-        let op = self.op.take().expect("an operation tells its outcome once");
-        let outcome = self.fabric.finish(self.name, self.rank, op, timeout, &mut Lent::Nothing);
+    pub fn wait(mut self, timeout: Duration) -> Result<u64, FabricError> {
+        let outcome = match std::mem::replace(&mut self.state, State::Told) {
+            State::Link(op) => self.fabric.finish(self.name, self.rank, op, timeout, &mut Lent::Nothing),
+            State::Ended(value) => Ok(value),
+            State::Told => panic!("an operation tells its outcome once"),
+        };
         self.fabric.inner.recorder.ended(self.running, outcome)
     }
 }
 
 impl Drop for Operation {
     fn drop(&mut self) {
-        if self.op.is_some() {
+        if !matches!(self.state, State::Told) {
             self.fabric.inner.recorder.let_go(self.running);
         }
-        if let Some(op) = self.op
+        if let State::Link(op) = self.state
             && let Some(mut lane) = self.fabric.inner.lanes.lock(self.rank)
         {
             lane.link.detach(op);

@@ -1,7 +1,7 @@
 //! The progress thread: it moves messages on while nobody waits.
 //!
 //! A thread that waits moves everything on by itself. Where operations are under way and no thread of the program waits,
-//! a thread of the fabric takes over within a millisecond. It is started by the first operation that may need it, parks on
+//! a thread of the fabric takes over within a millisecond. Where peers rely on acknowledgements it is always there. It is started by the first operation that may need it, parks on
 //! the rank's doorbell, and parks apart from it while the program waits by itself, so that nobody pays for waking it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,7 +36,11 @@ impl Progress {
     pub(crate) fn new(lanes: Arc<Lanes>) -> Progress {
         let (armed, stop) = (AtomicBool::new(false), AtomicBool::new(false));
         let shared = Shared { lanes, armed, stop, gate: Mutex::new(()), opened: Condvar::new() };
-        Progress { shared: Arc::new(shared), thread: Mutex::new(None) }
+        let progress = Progress { shared: Arc::new(shared), thread: Mutex::new(None) };
+        if progress.shared.lanes.is_demanding() {
+            progress.need();
+        }
+        progress
     }
 
     /// An operation is under way for which nobody may wait.
@@ -85,14 +89,15 @@ impl Shared {
                 continue;
             }
             let moved = self.lanes.pump_all();
+            self.lanes.onesided.sweep();
             if moved {
                 idle = 0;
                 continue;
             }
-            if self.lanes.unfinished() > 0 {
+            if self.lanes.is_busy() {
                 idle = 0;
-                let stop = &self.stop;
-                self.lanes.parker.park(CAP, &mut || self.lanes.pump_all() || stop.load(Ordering::SeqCst));
+                let (stop, longest) = (&self.stop, self.lanes.until_deadline(CAP));
+                self.lanes.parker.park(longest, &mut || self.lanes.pump_all() || stop.load(Ordering::SeqCst));
                 continue;
             }
             idle += 1;
@@ -102,7 +107,7 @@ impl Shared {
                 idle = 0;
                 self.armed.store(false, Ordering::Relaxed);
                 // Whoever started one before this look at the lanes may have found the thread armed; later ones do not.
-                if self.lanes.unfinished() > 0 {
+                if self.lanes.is_busy() {
                     self.armed.store(true, Ordering::Relaxed);
                 } else {
                     self.nap(None);

@@ -237,7 +237,7 @@ impl Wire for Canned {
 
 #[test]
 fn whoever_ends_the_operation_of_another_thread_wakes_it() {
-    let config = reach::config(&Flow::default());
+    let config = reach::config(&Flow::default(), false);
     let counting = Arc::new(Counting::default());
     let woken = || counting.0.swap(0, Ordering::Relaxed);
     let with = |frames: Vec<Vec<u8>>| {
@@ -271,6 +271,6 @@ fn whoever_ends_the_operation_of_another_thread_wakes_it() {
     let second = lane.link.send(3, Source::Lent(1));
     let (_, mut lane) = lanes.pump(1, lane, &mut Lent::Source(first, &[1]), Some(first), None);
     assert_eq!(lane.link.poll(first, nothing), Poll::Ready(Ok(1)));
-    assert_eq!(lane.link.awaits_lender(), Some(second));
+    assert_eq!(lane.link.awaits_lender(), [Some(second), None]);
     assert_eq!(woken(), 1);
 }

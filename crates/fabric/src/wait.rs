@@ -140,7 +140,7 @@ impl<'a> Waiter<'a> {
     /// Parks until this rank is rung. `ready` is looked at once more before, when a ring can no longer be missed.
     fn park(&mut self, ready: &mut dyn FnMut() -> bool) {
         let waited = self.started.map_or(Duration::ZERO, |start| start.elapsed());
-        let timeout = self.timeout.saturating_sub(waited).min(CAP);
+        let timeout = self.lanes.until_deadline(self.timeout.saturating_sub(waited).min(CAP));
         let losses = self.losses;
         let lanes = self.lanes;
         lanes.parker.park(timeout, &mut || ready() || lanes.life.count() != losses || lanes.pump_all());

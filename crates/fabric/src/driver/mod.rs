@@ -1,9 +1,10 @@
 //! What carries a fabric: memory that ranks share, or devices.
 
+mod check;
 pub(crate) mod device;
 pub(crate) mod reach;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fulmen_memory::Exposed;
 
@@ -44,6 +45,16 @@ pub(crate) trait Wire: Send {
     /// Whether all frames that were sent have gone out: then none is lost if the wire goes.
     fn is_idle(&self) -> bool {
         true
+    }
+
+    /// When it is to be pumped at the latest although nothing comes: something is to be sent again, or answered, then.
+    fn deadline(&self) -> Option<Instant> {
+        None
+    }
+
+    /// Whether the peer relies on answers of this rank at any time, so that somebody has to listen always.
+    fn is_demanding(&self) -> bool {
+        false
     }
 
     /// Whether the peer has severed its end, and so no longer keeps the memory that it offered: what was copied out of

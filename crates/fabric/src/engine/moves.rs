@@ -7,7 +7,7 @@ use fulmen_memory::Exposed;
 
 use super::frame::Status;
 use super::link::{Control, Lent, Link};
-use super::ops::{Op, OpId, Ops, Recv, RecvPhase, Send, SendPhase, Target};
+use super::ops::{Op, OpId, Ops, Recv, RecvFor, RecvPhase, Send, SendPhase, Target};
 use super::{OpError, Place};
 
 /// Where a [`struct@Copy`] goes.
@@ -85,7 +85,7 @@ impl Link {
         if self.severed || self.left {
             // Nobody was there to end it when the rest was ended.
             let error = if self.severed { OpError::Severed } else { OpError::Left };
-            self.ops.finish(op, Err(error));
+            self.finish(op, Err(error));
         } else {
             self.copies.push_back(op);
         }
@@ -104,8 +104,15 @@ impl Link {
             false if self.severed => (Status::Failed, Err(OpError::Severed)),
             false => (Status::Failed, Err(OpError::Unreachable)),
         };
-        self.control.push_back(Control::Fin { op: peer_op, status, len });
-        self.ops.finish(op, outcome);
+        self.say_fin(op, peer_op, status, len);
+        self.finish(op, outcome);
+    }
+
+    /// Tells the sender of offered bytes what became of them. A put has its answer instead.
+    fn say_fin(&mut self, op: OpId, peer_op: u64, status: Status, len: u64) {
+        if !matches!(self.ops.peek(op), Op::Recv(Recv { purpose: RecvFor::Served(_), .. })) {
+            self.control.push_back(Control::Fin { op: peer_op, status, len });
+        }
     }
 
     /// The next move for the device.
@@ -135,8 +142,8 @@ impl Link {
             return;
         }
         let Op::Recv(Recv { phase: RecvPhase::Granted { peer_op, len, .. }, .. }) = *self.ops.get(op) else { return };
-        self.control.push_back(Control::Fin { op: peer_op, status: Status::Delivered, len });
-        self.ops.finish(op, Ok(len));
+        self.say_fin(op, peer_op, Status::Delivered, len);
+        self.finish(op, Ok(len));
     }
 
     /// The device has sent the first `upto` bytes of this message, and holds their memory no longer.
@@ -154,7 +161,7 @@ impl Link {
         *sent = upto;
         if let Some(status) = fin.filter(|_| sent == granted) {
             let outcome = status.outcome(source.len());
-            self.ops.finish(op, outcome);
+            self.finish(op, outcome);
         }
     }
 }

@@ -4,6 +4,9 @@
 //! last 4,096, at a cost of two looks at the processor's counter and one atomic addition. What happens rarely (a group
 //! formed, a rank lost, a failure) goes into a list of its own, so that no burst of operations pushes it out.
 //!
+//! What a rank does by its own instructions on memory that it maps is not recorded: it waits for nobody, and is done sooner
+//! than it could be noted.
+//!
 //! The record is written to a file, for `fulmen trace`, when an operation fails for good, on SIGUSR1, and by
 //! [`Recorder::write`]; the first two only into the directory that `FULMEN_TRACE_DIR` names ([`dump`]). Without the variable
 //! nothing is written and no signal is listened to. `FULMEN_RECORD=0` turns the recorder off.
@@ -152,6 +155,11 @@ impl What {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "tell the recorder how it ends"]
 pub struct Running(Option<Begun>);
+
+impl Running {
+    /// An operation that is not recorded.
+    pub const NONE: Running = Running(None);
+}
 
 /// The last operations of a rank. A clone is another handle.
 #[derive(Clone)]

@@ -2,6 +2,8 @@
 
 mod devices;
 mod liveness;
+mod lossy;
 mod messages;
+mod onesided;
 mod windows;
 mod world;

@@ -2,52 +2,8 @@
 
 use std::task::Poll;
 
-use fulmen_memory::{Exposed, Region};
-
 use super::super::*;
-use super::config;
-
-fn memory(len: usize) -> Exposed {
-    Region::alloc(len.max(1)).unwrap().expose().unwrap().slice(0..len)
-}
-
-fn pair(rendezvous: Rendezvous) -> (Link, Link) {
-    (Link::new(config(rendezvous)), Link::new(config(rendezvous)))
-}
-
-/// The next frame of a link.
-fn frame(link: &mut Link, lent: &Lent<'_>) -> Option<Vec<u8>> {
-    let frame = link.transmit(lent)?;
-    let mut bytes = frame.header.as_bytes().to_vec();
-    match &frame.body {
-        Body::Empty => {}
-        Body::Memory(op, range) => {
-            let at = bytes.len();
-            bytes.resize(at + range.len(), 0);
-            link.memory(*op).read(range.start, &mut bytes[at..]);
-        }
-        Body::Lent(op, range) => bytes.extend(&lent.source(*op).unwrap()[range.clone()]),
-    }
-    link.transmitted(&frame);
-    Some(bytes)
-}
-
-/// Moves frames from one link to the other until none is left.
-fn carry(from: &mut Link, to: &mut Link) -> usize {
-    let mut count = 0;
-    while let Some(frame) = frame(from, &Lent::Nothing) {
-        to.receive(frame.as_slice(), &mut Lent::Nothing).unwrap();
-        count += 1;
-    }
-    count
-}
-
-fn outcome(link: &mut Link, op: OpId) -> Option<Result<u64, OpError>> {
-    match link.poll(op, &mut Lent::Nothing) {
-        Poll::Ready(outcome) => Some(outcome),
-        Poll::Pending => None,
-    }
-}
+use super::{carry, config, frame, memory, outcome, pair};
 
 #[test]
 fn a_short_message_is_one_frame_of_16_bytes_and_its_payload() {
