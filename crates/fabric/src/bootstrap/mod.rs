@@ -71,6 +71,8 @@ mod reader;
 mod secret;
 mod server;
 mod session;
+#[cfg(test)]
+mod tests;
 mod wire;
 pub mod world;
 
