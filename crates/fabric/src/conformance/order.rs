@@ -77,7 +77,7 @@ fn receives(seat: &mut Seat<'_>) -> Outcome {
         }
         seat.meet()?;
         for (number, (into, receive)) in (0..).zip(posted) {
-            let len = receive.wait(PATIENCE)?;
+            let len = receive.wait(PATIENCE)? as usize;
             ensure_eq!(len, 10 + 900 * number as usize, "the length that receive {number} got");
             pattern::check(&into.slice(0..len), number, &format!("receive {number}"))?;
         }
@@ -193,7 +193,7 @@ fn handles(seat: &mut Seat<'_>) -> Outcome {
     }
     while !operations.is_empty() {
         let (operation, number, into) = operations.swap_remove(numbers.below(operations.len()));
-        ensure_eq!(operation.wait(PATIENCE)?, len(number), "the bytes of operation {number}");
+        ensure_eq!(operation.wait(PATIENCE)?, len(number) as u64, "the bytes of operation {number}");
         if let Some(into) = into {
             pattern::check(&into, number, "the message")?;
         }
@@ -218,7 +218,7 @@ fn test(seat: &mut Seat<'_>) -> Outcome {
             outcome = receive.test();
             outcome.is_some()
         })?;
-        ensure_eq!(outcome.transpose()?, Some(len), "the message's length");
+        ensure_eq!(outcome.transpose()?, Some(len as u64), "the message's length");
         pattern::check(&memory, 4, "the message")?;
     }
     Ok(())
