@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use fulmen_memory::Exposed;
 
 use super::RemoteKey;
-use crate::{Fabric, FabricError, On, OpName, clock};
+use crate::{Action, Fabric, FabricError, On, OpName, What, clock};
 
 /// Memory that other ranks may work on, as far as the rights go that it was shared with. See [`Fabric::share`].
 ///
@@ -60,9 +60,11 @@ impl Shared {
         let listeners = onesided.own().line(self.key.slot as usize).listeners();
         // Whoever changes a word looks at this after that, and this thread at the word after this.
         listeners.fetch_add(1, Ordering::SeqCst);
+        let recorder = &self.fabric.inner.recorder;
+        let running = recorder.begin(What::of(Action::WaitCounter, self.fabric.rank(), offset, 8));
         let waited = self.fabric.wait(OP, On::All, timeout, ready);
         listeners.fetch_sub(1, Ordering::SeqCst);
-        waited
+        recorder.ended(running, waited)
     }
 
     /// Ends the share and waits until nobody is in the middle of an operation on it. After that no byte of it is changed
