@@ -11,6 +11,7 @@ mod devices;
 mod logging;
 mod output;
 mod run;
+mod simulate;
 mod trace;
 
 use std::process::ExitCode;
@@ -35,6 +36,7 @@ enum Command {
     Bench(bench::Args),
     Devices(devices::Args),
     Trace(trace::Args),
+    Simulate(simulate::Args),
     #[command(name = run::SUPERVISE, hide = true)]
     Supervise(run::SuperviseArgs),
     #[command(name = run::START, hide = true)]
@@ -57,6 +59,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => logged(verbose, || bench::bench(args, verbose)),
         Command::Devices(args) => logged(verbose, || devices::devices(args)),
         Command::Trace(args) => logged(verbose, || trace::trace(args)),
+        Command::Simulate(args) => logged(verbose, || simulate::simulate(args)),
         Command::BenchRank(spec) => logged(verbose, || bench::rank(spec)),
         Command::DemoRank => logged(verbose, demo::rank),
         // These two run inside a rank, whose standard error belongs to the rank's program: they keep no log.
@@ -92,7 +95,12 @@ fn chain(error: &anyhow::Error) -> String {
 fn exit_code(error: &anyhow::Error) -> u8 {
     match error.downcast_ref::<run::RunError>() {
         Some(error) => error.exit_code(),
-        None if error.is::<bench::BenchError>() || error.is::<logging::FilterError>() => 2,
+        None if error.is::<bench::BenchError>()
+            || error.is::<logging::FilterError>()
+            || error.is::<simulate::SimulateError>() =>
+        {
+            2
+        }
         None => 1,
     }
 }

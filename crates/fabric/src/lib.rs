@@ -6,6 +6,7 @@
 //! - [`Fabric::send`], [`Fabric::recv`]: tagged messages; [`Operation`]: those that go on by themselves.
 //! - [`Window`]: memory of every rank that all ranks map.
 //! - [`Fabric::share`], [`Fabric::remote`]: memory of a rank on which others work while it does something else.
+//! - [`Fabric::regroup`]: going on without ranks that were lost, or with others in their place.
 //! - [`recorder`]: what this rank did last, for `fulmen trace`.
 //! - [`Fabric::wait`]: waiting with a deadline and an eye on the peers.
 #![forbid(unsafe_code)]
@@ -28,6 +29,7 @@ mod onesided;
 mod options;
 mod progress;
 pub mod recorder;
+mod regroup;
 #[cfg(test)]
 mod tests;
 mod wait;
@@ -47,4 +49,5 @@ pub use messages::Operation;
 pub use onesided::{Batch, InvalidKey, Remote, RemoteKey, Shared};
 pub use options::{DEFAULT_PATIENCE, DEFAULT_POOL, DEFAULT_TIMEOUT, FabricOptions, Flow, OptionsError, PollPolicy};
 pub use recorder::{Action, Recorder, Running, What};
+pub use regroup::RecoveryError;
 pub use window::Window;

@@ -1,7 +1,7 @@
 //! The memory of other ranks, mapped here.
 
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use fulmen_memory::{Exposed, Region};
@@ -50,11 +50,15 @@ impl Drop for Share {
     }
 }
 
+type OnDeath = dyn Fn(&NodeAddress) + Send + Sync;
+
 /// The other ranks of this host.
 pub(crate) struct Neighbours {
     node: Node,
-    /// This rank's pool.
-    _pool: Share,
+    /// The node calls it for as long as it is here: nothing of an old generation stays with the node.
+    _on_death: Arc<OnDeath>,
+    /// This rank's pool, until the generation ends.
+    pool: Mutex<Option<Share>>,
     /// By rank; `None` for this one.
     peers: Vec<Option<Neighbour>>,
     /// The keys of this rank's own regions, by their ids. The pool's is the first.
@@ -89,11 +93,12 @@ impl Neighbours {
 
         let ranks: HashMap<NodeAddress, u32> = addresses.iter().map(|(address, _)| *address).zip(0..).collect();
         let weak = Arc::downgrade(life);
-        node.on_death(Box::new(move |address| {
+        let on_death: Arc<OnDeath> = Arc::new(move |address| {
             if let (Some(rank), Some(life)) = (ranks.get(address), weak.upgrade()) {
                 life.lose(*rank, Loss::Ended);
             }
-        }));
+        });
+        node.on_death_while(Arc::downgrade(&on_death));
 
         let mut peers = Vec::with_capacity(addresses.len());
         for (other, (address, keys)) in (0..).zip(&addresses) {
@@ -120,7 +125,15 @@ impl Neighbours {
             peers.push(Some(Neighbour { peer, bell, control, regions }));
         }
         let keys = RwLock::new(vec![(pool.id(), shared.key())]);
-        Ok(Neighbours { node, _pool: shared, peers, keys })
+        Ok(Neighbours { node, _on_death: on_death, pool: Mutex::new(Some(shared)), peers, keys })
+    }
+
+    /// Lets nobody map this rank's memory any more.
+    pub(crate) fn retire(&self) {
+        drop(self.pool.lock().unwrap_or_else(PoisonError::into_inner).take());
+        for (_, key) in self.keys.write().unwrap_or_else(PoisonError::into_inner).drain(..) {
+            self.node.unshare(key);
+        }
     }
 
     /// The control regions of all ranks but this one.

@@ -20,6 +20,7 @@ use fulmen_memory::Exposed;
 
 use crate::engine::{Cancel, Lent, OpError, OpId, Source, Target};
 use crate::lanes::Lane;
+use crate::liveness::Fate;
 use crate::{Action, Fabric, FabricError, Loss, OpName, Running, What, clock};
 
 /// Payload up to which a message of exposed memory goes through the stack.
@@ -197,7 +198,7 @@ impl Fabric {
     pub(crate) fn check_alive(&self, op: OpName, rank: u32) -> Result<(), FabricError> {
         match self.inner.lanes.life.cause(rank) {
             None => Ok(()),
-            Some(cause) => Err(FabricError::PeerLost { rank, link: self.link_kind(), op, cause }),
+            Some(fate) => Err(self.inner.failure(op, fate)),
         }
     }
 
@@ -289,8 +290,8 @@ impl Fabric {
             OpError::NotPermitted { need } => FabricError::NotPermitted { op, rank, need },
             OpError::Misaligned { offset } => FabricError::Misaligned { op, rank, offset },
             OpError::Left | OpError::Severed => {
-                let cause = self.inner.lanes.life.cause(rank).unwrap_or(Loss::Left);
-                FabricError::PeerLost { rank, link, op, cause }
+                let fate = self.inner.lanes.life.cause(rank).unwrap_or(Fate::Lost { rank, loss: Loss::Left });
+                self.inner.failure(op, fate)
             }
         })
     }

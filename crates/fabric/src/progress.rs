@@ -49,6 +49,9 @@ impl Progress {
             return;
         }
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.shared.stop.load(Ordering::SeqCst) {
+            return;
+        }
         let gate = self.shared.gate.lock().unwrap_or_else(PoisonError::into_inner);
         self.shared.armed.store(true, Ordering::Relaxed);
         drop(gate);
@@ -65,18 +68,26 @@ impl Progress {
     }
 }
 
-impl Drop for Progress {
-    fn drop(&mut self) {
+impl Progress {
+    /// Ends the thread, for good.
+    pub(crate) fn stop(&self) {
+        // Held throughout, so that nobody starts another thread.
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         self.shared.stop.store(true, Ordering::SeqCst);
         let gate = self.shared.gate.lock().unwrap_or_else(PoisonError::into_inner);
         drop(gate);
         self.shared.opened.notify_one();
         self.shared.lanes.parker.wake();
-        let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(thread) = thread {
+        if let Some(thread) = thread.take() {
             // It owns no handle to the fabric, so that this is never the thread itself. It cannot panic.
             let _ = thread.join();
         }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.stop();
     }
 }
 

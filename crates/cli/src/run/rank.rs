@@ -4,7 +4,6 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::Path;
 use std::process::{Child, Command};
 use std::time::Duration;
 
@@ -21,6 +20,8 @@ pub struct Rank {
     pub control: Option<UnixStream>,
     /// How the rank ended, and when (`control::now`).
     pub ending: Option<(Ending, Duration)>,
+    /// How often it was started again.
+    pub restarted: u32,
     reports: Reports,
 }
 
@@ -37,7 +38,6 @@ impl Rank {
     pub fn start(
         job: &Job,
         meeting: &Meeting,
-        records: &Path,
         rank: u32,
         stdin: BorrowedFd<'_>,
         out: OwnedFd,
@@ -57,7 +57,7 @@ impl Rank {
             .env("FULMEN_LOCAL_RANK", rank.to_string())
             .env("FULMEN_LOCAL_SIZE", job.ranks.to_string())
             .env("FULMEN_COORDINATOR", meeting.address().to_string())
-            .env(DIRECTORY, records)
+            .envs(job.trace.as_ref().map(|directory| (DIRECTORY, directory)))
             .envs(job.env.iter().map(|(name, value)| (name, value)))
             .stdin(OwnedFd::from(theirs))
             .stdout(out)
@@ -76,7 +76,9 @@ impl Rank {
                 supervisor.wait()?;
                 Err(error)
             }
-            _ => Ok(Rank { supervisor, control: Some(control), reports: Reports::default(), ending: None }),
+            _ => {
+                Ok(Rank { supervisor, control: Some(control), ending: None, restarted: 0, reports: Reports::default() })
+            }
         }
     }
 

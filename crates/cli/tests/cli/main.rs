@@ -11,6 +11,7 @@ mod environment;
 mod kill;
 mod meet;
 mod output;
+mod restart;
 mod signals;
 mod support;
 mod trace;

@@ -5,5 +5,6 @@ mod liveness;
 mod lossy;
 mod messages;
 mod onesided;
+mod recovery;
 mod windows;
 mod world;

@@ -264,7 +264,9 @@ fn direct(rendezvous: Rendezvous, len: usize) -> Pair {
     let pair = Pair::new(rendezvous, len);
     let exports = pair.other.exports().clone();
     exports.remove(pair.key);
-    let key = exports.add_direct(pair.memory.clone(), Rights::all(), Place { key: 77, offset: 1000 }).unwrap();
+    let key = exports
+        .add_direct(pair.memory.clone(), Rights::all(), Place { key: 77, offset: 1000, ..Place::default() })
+        .unwrap();
     Pair { key, ..pair }
 }
 
@@ -314,7 +316,7 @@ fn a_get_is_offered_and_lands_directly_or_is_copied_by_the_reader() {
     let op = pair.one.get(pair.at(64), Target::Memory { memory: into, direct: false });
     pair.settle();
     let copy = pair.one.next_copy(&mut Lent::Nothing).unwrap();
-    assert_eq!((copy.op, copy.from, copy.len), (op, Place { key: 77, offset: 1064 }, 3000));
+    assert_eq!((copy.op, copy.from, copy.len), (op, Place { key: 77, offset: 1064, ..Place::default() }, 3000));
     pair.one.copied(op, true);
     assert_eq!(outcome(&mut pair.one, op), Some(Ok(3000)));
     pair.settle();
