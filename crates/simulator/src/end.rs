@@ -191,7 +191,7 @@ impl End {
             if posted.come == posted.memory.len() {
                 let op = posted.op;
                 self.posted.pop_front();
-                self.link.landed(op);
+                let _ = self.link.landed(op);
             }
         }
         true
