@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 use fulmen_memory::Exposed;
 use fulmen_reach::ReachError;
 
-use crate::driver::{Broken, Parker, Wire};
+use crate::driver::{Broken, Parker, Retired, Wire};
 use crate::engine::{Copy, Into, Lent, Link, OpId};
 use crate::liveness::Life;
 use crate::map::{Neighbours, RegionRef};
+use crate::onesided::OneSided;
 use crate::{FabricError, Loss, clock};
 
 /// How long a thread that waits for its own operation waits for a peer's memory at a time: whoever gives an operation
@@ -58,9 +59,12 @@ pub(crate) struct Lanes {
     lanes: Vec<Option<Mutex<Lane>>>,
     pub(crate) life: Arc<Life>,
     pub(crate) neighbours: Option<Arc<Neighbours>>,
+    pub(crate) onesided: Arc<OneSided>,
     pub(crate) parker: Arc<dyn Parker>,
     /// Threads of the program that wait, and so move everything on.
     pollers: AtomicU32,
+    /// Peers rely on answers at any time.
+    demanding: bool,
 }
 
 impl Lanes {
@@ -68,10 +72,12 @@ impl Lanes {
         lanes: Vec<Option<Lane>>,
         life: Arc<Life>,
         neighbours: Option<Arc<Neighbours>>,
+        onesided: Arc<OneSided>,
         parker: Arc<dyn Parker>,
     ) -> Lanes {
+        let demanding = lanes.iter().flatten().any(|lane| lane.wire.is_demanding());
         let lanes = lanes.into_iter().map(|lane| lane.map(Mutex::new)).collect();
-        Lanes { lanes, life, neighbours, parker, pollers: AtomicU32::new(0) }
+        Lanes { lanes, life, neighbours, onesided, parker, pollers: AtomicU32::new(0), demanding }
     }
 
     /// A thread of the program begins to wait.
@@ -89,6 +95,22 @@ impl Lanes {
     /// Whether a thread of the program moves everything on.
     pub(crate) fn is_polled(&self) -> bool {
         self.pollers.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether somebody has to listen even if no operation is under way.
+    pub(crate) fn is_demanding(&self) -> bool {
+        self.demanding
+    }
+
+    /// How long a thread may park, at most `longest`, until some lane is to be pumped. A lane that another thread is at is
+    /// left out: the bound of all parks has to do for it.
+    pub(crate) fn until_deadline(&self, longest: Duration) -> Duration {
+        if !self.demanding {
+            return longest;
+        }
+        let lanes = self.lanes.iter().flatten().filter_map(|lane| lane.try_lock().ok());
+        let next = lanes.filter_map(|lane| lane.wire.deadline()).min();
+        next.map_or(longest, |next| clock::until(next).min(longest))
     }
 
     /// The lane to a rank.
@@ -212,6 +234,11 @@ impl Lanes {
         self.count(Link::unfinished)
     }
 
+    /// Whether somebody has to look after this rank's end of anything, although no thread of the program waits.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.is_demanding() || self.unfinished() > 0 || self.onesided.has_quarantined()
+    }
+
     /// Sends that have not ended.
     pub(crate) fn sending(&self) -> usize {
         self.count(Link::sending)
@@ -246,6 +273,18 @@ impl Lanes {
                 lane.sever();
             }
         }
+    }
+
+    /// Ends all links and lets go of all that carried them: nothing of the devices is left. Whoever waits is woken.
+    pub(crate) fn retire(&self) {
+        for rank in 0..self.lanes.len() as u32 {
+            if let Some(mut lane) = self.lock(rank) {
+                lane.sever();
+                lane.wire = Box::new(Retired);
+            }
+        }
+        self.parker.close();
+        self.parker.wake();
     }
 
     /// Makes the copy of a rendezvous. Where the peer's memory is not mapped yet, it waits for that for a bounded time.

@@ -15,6 +15,7 @@ use crate::driver::{Broken, Parker, Wire, reach};
 use crate::engine::{Lent, Link, OpError, PREFIX, Source, Target};
 use crate::lanes::{Lane, Lanes};
 use crate::liveness::Life;
+use crate::onesided::OneSided;
 use crate::{Coordinator, Fabric, FabricError, FabricOptions, Flow, JoinConfig, Loss, Providers, Secret, Session};
 
 /// Never reached when all is well.
@@ -237,13 +238,16 @@ impl Wire for Canned {
 
 #[test]
 fn whoever_ends_the_operation_of_another_thread_wakes_it() {
-    let config = reach::config(&Flow::default());
+    let config = reach::config(&Flow::default(), false);
     let counting = Arc::new(Counting::default());
     let woken = || counting.0.swap(0, Ordering::Relaxed);
     let with = |frames: Vec<Vec<u8>>| {
         let life = Arc::new(Life::new(2, Box::new(Counting::default())));
         let lane = Lane::new(Link::new(config), Box::new(Canned(frames)));
-        Lanes::new(vec![None, Some(lane)], life, None, counting.clone())
+        let control = Region::alloc(reach::control_len(2, &Flow::default())).unwrap().expose().unwrap();
+        let own = reach::onesided_area(&control, 2, &Flow::default());
+        let onesided = Arc::new(OneSided::new(0, vec![Some(own), None], None));
+        Lanes::new(vec![None, Some(lane)], life, None, onesided, counting.clone())
     };
     let message = || {
         let mut bytes = Link::new(config).eager(3, 1).unwrap().to_vec();

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use super::message::{Failure, LostRank, Refusal};
+use super::message::{Failure, Formed, LostRank, Refusal};
 use super::secret::{Nonces, Secret, SecretError, random};
 use super::server::Server;
 use super::world::World;
@@ -19,8 +19,7 @@ use super::{GREETING_TIMEOUT, Heartbeat, MAX_RANKS};
 pub struct Coordinator {
     listener: TcpListener,
     address: SocketAddr,
-    size: u32,
-    generation: u64,
+    world: World,
     secret: Secret,
     nonces: Nonces,
     options: Options,
@@ -40,7 +39,7 @@ pub struct Options {
     pub on_event: Option<OnEvent>,
 }
 
-/// What happens in a coordinator's world.
+/// What happens in a coordinator's world. Ranks are those of the launch, but in a [`Failure`] those of its generation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// A rank took its seat.
@@ -66,8 +65,17 @@ pub enum Event {
         /// Its rank.
         rank: u32,
     },
-    /// The world can finish no further round.
+    /// The generation can finish no further round.
     Failed(Failure),
+    /// A process came for the seat of one that was lost, left or was cut off, and waits for the others to ask for it.
+    Waits {
+        /// Its rank.
+        rank: u32,
+        /// Its process id.
+        pid: u32,
+    },
+    /// There is a new generation.
+    Formed(Formed),
 }
 
 /// Why a coordinator could not take its address.
@@ -126,7 +134,7 @@ impl Coordinator {
         if every < Duration::from_millis(1) || silence <= every {
             return Err(BindError::Heartbeat { every, silence });
         }
-        let generation = u64::from_le_bytes(random()?);
+        let world = World::new(size, random()?);
         let nonces = Nonces::new()?;
         let system = |error: io::Error| match error.kind() {
             io::ErrorKind::AddrInUse => BindError::PortInUse(address),
@@ -136,7 +144,7 @@ impl Coordinator {
         let listener = TcpListener::bind(address).map_err(system)?;
         listener.set_nonblocking(true).map_err(system)?;
         let address = listener.local_addr().map_err(system)?;
-        Ok(Coordinator { listener, address, size, generation, secret, nonces, options })
+        Ok(Coordinator { listener, address, world, secret, nonces, options })
     }
 
     /// Where ranks find it.
@@ -144,18 +152,17 @@ impl Coordinator {
         self.address
     }
 
-    /// The generation that it chose for its world.
+    /// The first generation of its world.
     pub fn generation(&self) -> u64 {
-        self.generation
+        self.world.generation()
     }
 
     /// Begins to serve, on a thread of its own, until the result is dropped.
     pub fn serve(self) -> Result<Serving, ServeError> {
         let (stop, stopped) = UnixStream::pair()?;
         let address = self.address;
-        let generation = self.generation;
-        let world = World::new(self.size, generation);
-        let server = Server::new(self.listener, world, self.secret, self.nonces, self.options);
+        let generation = self.world.generation();
+        let server = Server::new(self.listener, self.world, self.secret, self.nonces, self.options);
         let thread = thread::Builder::new().name("fulmen-coord".into()).spawn(move || server.run(&stopped))?;
         Ok(Serving { address, generation, stop, thread: Some(thread) })
     }
@@ -176,7 +183,7 @@ impl Serving {
         self.address
     }
 
-    /// The generation that it chose for its world.
+    /// The first generation of its world.
     pub fn generation(&self) -> u64 {
         self.generation
     }

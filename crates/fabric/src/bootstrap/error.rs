@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::message::{Failure, LossCause, LostRank, Ranks, Round};
+use super::message::{Failure, LossCause, LostRank, NotFormed, Ranks, Regroup, Round};
 
 /// Why a rank could not join its world.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -98,6 +98,17 @@ pub enum JoinError {
         /// The ranks that did not come; empty if the coordinator did not even answer that question.
         missing: Vec<u32>,
     },
+    /// This rank's seat was another process's, which was lost or left; this one may have it when the others ask for
+    /// everybody, and they did not until the deadline.
+    #[error(
+        "rank {rank} of a running world waited for the others to call rejoin; missing: {}: have them call it when a rank is lost, or wait longer", Ranks(.missing)
+    )]
+    NotAwaited {
+        /// This rank.
+        rank: u32,
+        /// The ranks that did not ask, or whose seats nobody took; empty if the coordinator did not even answer that question.
+        missing: Vec<u32>,
+    },
     /// A rank was lost before all had joined.
     #[error("rank {rank} (pid {pid}) was lost before all ranks had joined: {cause}; see its output")]
     PeerLost {
@@ -189,12 +200,107 @@ pub enum SessionError {
         /// Its length.
         len: usize,
     },
+    /// A rank asked for a new generation.
+    #[error("{op}: rank {rank} asked for a new generation (regroup): ask for it on every rank")]
+    Regrouping {
+        /// The operation.
+        op: Round,
+        /// The first rank that asked.
+        rank: u32,
+    },
+    /// This rank is on the side that may not go on. Ranks are those of the launch.
+    #[error(
+        "{op}: ranks {} are cut off from ranks {}: only the others go on; rejoin them when they are reached again", Ranks(.with), Ranks(.without)
+    )]
+    Partitioned {
+        /// The operation.
+        op: Round,
+        /// The ranks on this side.
+        with: Vec<u32>,
+        /// The others.
+        without: Vec<u32>,
+    },
+    /// There is a newer generation of this world: [`Session::regroup`](super::Session::regroup) has returned its session.
+    #[error("{op}: this session is over, there is a newer generation: use the session that regroup has returned")]
+    Superseded {
+        /// The operation.
+        op: Round,
+    },
     /// Another thread of this rank is in an operation of the same session, and did not end until the deadline.
     #[error("{op}: another thread of this rank is in an operation of this session: call them one after another")]
     Busy {
         /// The operation.
         op: Round,
     },
+}
+
+/// Why a rank got no new generation. All ranks are those of the launch.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RegroupError {
+    /// This rank is on the side that may not go on: the others may, or nobody knows whether they do. It may ask again, for
+    /// the survivors once it is known that the others have ended, or for everybody.
+    #[error(
+        "ranks {} are cut off from ranks {}, which may go on without them: end here, or rejoin when all are reached again", Ranks(.with), Ranks(.without)
+    )]
+    Partitioned {
+        /// The ranks on this side.
+        with: Vec<u32>,
+        /// The ranks on the other side, and those of which it is not known that they have ended.
+        without: Vec<u32>,
+    },
+    /// Ranks did not come until the deadline of a rank that waited. All ranks of the generation that asked get this error; they
+    /// may ask again.
+    #[error("no new generation in time: rank {by} gave up; missing: {}: see what they do, or wait longer", Ranks(.missing))]
+    TimedOut {
+        /// The rank whose deadline passed first.
+        by: u32,
+        /// The ranks that did not ask, or whose seats nobody took; empty if the coordinator did not even answer that question.
+        missing: Vec<u32>,
+    },
+    /// Ranks asked for different things. All that asked get this error; they may ask again.
+    #[error(
+        "rank {rank} asked for a generation of {called} where others asked for one of {others}: call the same on every rank"
+    )]
+    Mismatch {
+        /// The rank that differs.
+        rank: u32,
+        /// What it asked for.
+        called: Regroup,
+        /// What others asked for.
+        others: Regroup,
+    },
+    /// Another process has this rank by now, or waits for it.
+    #[error("rank {rank} belongs to process {holder} by now: end this process")]
+    Replaced {
+        /// This rank.
+        rank: u32,
+        /// The process that has it.
+        holder: u32,
+    },
+    /// There is a newer generation already.
+    #[error("this session is over, there is a newer generation: use the session that regroup has returned")]
+    Superseded,
+    /// Another thread of this rank asks already.
+    #[error("another thread of this rank asks for a new generation already: let one thread ask")]
+    Busy,
+    /// The coordinator was lost.
+    #[error("no new generation: the coordinator was lost ({cause}): join again if the launcher still runs")]
+    CoordinatorLost {
+        /// How its connection ended.
+        cause: String,
+    },
+}
+
+impl RegroupError {
+    pub(super) fn new(rank: u32, why: NotFormed) -> RegroupError {
+        match why {
+            NotFormed::TimedOut { by, missing } => RegroupError::TimedOut { by, missing },
+            NotFormed::Mismatch { rank, called, others } => RegroupError::Mismatch { rank, called, others },
+            NotFormed::Partitioned { with, without } => RegroupError::Partitioned { with, without },
+            NotFormed::Replaced { holder } => RegroupError::Replaced { rank, holder },
+        }
+    }
 }
 
 impl SessionError {
@@ -204,6 +310,8 @@ impl SessionError {
             Failure::Left { rank } => SessionError::PeerLeft { op, rank },
             Failure::GaveUp { by, missing, round: _ } => SessionError::TimedOut { op, by, missing },
             Failure::Mismatch { rank, called, others } => SessionError::Mismatch { rank, called, others },
+            Failure::Regrouping { rank } => SessionError::Regrouping { op, rank },
+            Failure::Partitioned { with, without } => SessionError::Partitioned { op, with, without },
         }
     }
 }

@@ -11,59 +11,173 @@ use super::wire::Limits;
 pub(super) const ADMISSION: Limits = Limits { message: 64, body: 0 };
 /// Frames that a rank sends from its seat.
 pub(super) const SEATED: Limits = Limits { message: 64, body: MAX_BLOB };
-/// Frames that the coordinator sends. A message can list every rank of a world, which takes at most 5 bytes each.
-pub(super) const FROM_COORDINATOR: Limits = Limits { message: 5 * super::MAX_RANKS as usize + 256, body: MAX_BLOB };
+/// Frames that the coordinator sends. A message can list every rank of a world as a member (5 bytes at most), as one that
+/// may live, and as lost with a cause, whose text is short.
+pub(super) const FROM_COORDINATOR: Limits = Limits { message: 256 * super::MAX_RANKS as usize + 256, body: MAX_BLOB };
 
-/// From a rank to the coordinator.
-#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum ToCoordinator {
+/// From a rank to the coordinator. Ranks are those of the generation that a message names.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToCoordinator {
+    /// Asks for a seat.
     Join {
+        /// The rank that the process was launched as.
         rank: u32,
+        /// How many ranks it believes in.
         size: u32,
+        /// Its process id.
         pid: u32,
     },
     /// This rank's part of the round; the body is its blob.
     Contribute {
+        /// The generation of the round; one that is over is nobody's concern any more.
+        generation: u64,
+        /// Rounds count from 0 in each generation.
         number: u64,
+        /// What the rank called.
         round: Round,
     },
     /// This rank's deadline passed while it waited: for all seats to be taken (`None`) or for this round.
     GiveUp {
+        /// The generation of the round.
+        generation: u64,
+        /// The round.
         number: Option<u64>,
     },
+    /// The answer to [`ToRank::Ping`].
     Pong,
+    /// The rank leaves; nothing follows.
     Goodbye,
     /// What connects this rank with another one is broken: that one is to hear of it.
     Cut {
+        /// The generation in which the other one has this rank.
+        generation: u64,
+        /// The other one.
         rank: u32,
+    },
+    /// This rank asks for a new generation.
+    Regroup {
+        /// Counts what is asked on this connection, from 1. Waiting for a seat is attempt 0.
+        attempt: u64,
+        /// Of whom.
+        how: Regroup,
+    },
+    /// This rank's deadline passed while it waited for a new generation.
+    GiveUpRegroup {
+        /// What it had asked.
+        attempt: u64,
     },
 }
 
-/// From the coordinator to a rank.
-#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum ToRank {
+/// From the coordinator to a rank. Ranks are those of the current generation, unless something else is said.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToRank {
+    /// The seat is the rank's.
     Welcome {
+        /// The first generation.
         generation: u64,
+        /// How long either side may be silent, in milliseconds.
         silence_ms: u64,
     },
+    /// The connection is refused.
     Refused(Refusal),
     /// All seats are taken.
     Ready,
     /// One rank's part of a finished all-gather; the body is its blob.
     Blob {
+        /// The round.
         number: u64,
+        /// Whose blob it is.
         rank: u32,
     },
     /// The barrier is passed.
     Released {
+        /// The round.
         number: u64,
     },
+    /// A rank was lost; it may be the one that is told.
     Lost(LostRank),
+    /// No further round of this generation ends.
     Failed(Failure),
+    /// Asks for a sign of life.
     Ping,
     /// This rank has found broken what connects it with the one that is told.
     Cut {
+        /// This rank.
         rank: u32,
+    },
+    /// The seat belonged to a process that was lost or left: it is this one's as soon as the others ask for everybody.
+    Waits {
+        /// How long either side may be silent, in milliseconds.
+        silence_ms: u64,
+    },
+    /// A rank has asked for a new generation, so that no further round of this one ends.
+    Regrouping {
+        /// The first that asked.
+        rank: u32,
+    },
+    /// A new generation, of which the rank is a member. What follows belongs to it.
+    Formed(Formed),
+    /// What the rank asked for will not be.
+    NotFormed {
+        /// What it had asked.
+        attempt: u64,
+        /// Why.
+        why: NotFormed,
+    },
+}
+
+/// Of whom a new generation is to consist.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Regroup {
+    /// Of the ranks of this generation that live and reach one another.
+    Survivors,
+    /// Of all ranks that were launched: those that are missing are waited for.
+    Everybody,
+}
+
+/// A new generation: what all its members are told. All ranks are those of the launch.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Formed {
+    /// A random number of its own.
+    pub generation: u64,
+    /// Its members in order: the first has rank 0 in it.
+    pub members: Vec<u32>,
+    /// The ranks of the generation before that were lost.
+    pub failed: Vec<LostRank>,
+    /// Processes of these ranks took part in the generation before, take no part in this one, and may still run.
+    pub may_live: Vec<u32>,
+}
+
+/// Why there is no new generation for a rank. All ranks are those of the launch.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NotFormed {
+    /// A rank's deadline passed.
+    TimedOut {
+        /// The rank whose deadline passed first.
+        by: u32,
+        /// The ranks that were not there.
+        missing: Vec<u32>,
+    },
+    /// Ranks asked for different things.
+    Mismatch {
+        /// The rank that differs.
+        rank: u32,
+        /// What it asked for.
+        called: Regroup,
+        /// What ranks asked for before it.
+        others: Regroup,
+    },
+    /// The rank is on the side that may not go on.
+    Partitioned {
+        /// The ranks on this side.
+        with: Vec<u32>,
+        /// The ranks on the other side, and those of which it is not known that they have ended.
+        without: Vec<u32>,
+    },
+    /// Another process has this rank by now, or waits for it.
+    Replaced {
+        /// That process.
+        holder: u32,
     },
 }
 
@@ -76,10 +190,10 @@ pub enum Round {
     Barrier,
 }
 
-/// A rank whose connection ended without a goodbye.
+/// A rank whose connection ended without a goodbye, or that others do not reach.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LostRank {
-    /// Its rank.
+    /// Its rank: in the session that tells of the loss, and in [`Session::failed`](super::Session::failed) that of the launch.
     pub rank: u32,
     /// Its process id.
     pub pid: u32,
@@ -98,6 +212,8 @@ pub enum LossCause {
     Silent(u64),
     /// The rank sent what the protocol does not allow.
     Violation(String),
+    /// The rank lives, but what connects it with others is broken.
+    CutOff,
 }
 
 /// Why the coordinator refused a connection.
@@ -134,7 +250,7 @@ pub enum Refusal {
         /// The world's size.
         size: u32,
     },
-    /// Another process has this rank already.
+    /// Another process has this rank already, or waits for it.
     DuplicateRank {
         /// The rank that asked.
         rank: u32,
@@ -143,7 +259,7 @@ pub enum Refusal {
         /// The process that asked for it.
         pid: u32,
     },
-    /// This rank was here and left.
+    /// This rank was here and left before all had joined.
     RankLeft {
         /// The rank that asked.
         rank: u32,
@@ -180,6 +296,18 @@ pub enum Failure {
         /// The operation that ranks called before it.
         others: Round,
     },
+    /// A rank asked for a new generation.
+    Regrouping {
+        /// The rank.
+        rank: u32,
+    },
+    /// This rank asked for a new generation and is on the side that may not go on. Ranks are those of the launch.
+    Partitioned {
+        /// The ranks on this side.
+        with: Vec<u32>,
+        /// The others.
+        without: Vec<u32>,
+    },
 }
 
 /// Lists ranks for a message: `1, 4, 7`, the first 16 at most.
@@ -207,6 +335,15 @@ impl fmt::Display for Round {
     }
 }
 
+impl fmt::Display for Regroup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Regroup::Survivors => "the survivors",
+            Regroup::Everybody => "everybody",
+        })
+    }
+}
+
 impl fmt::Display for LostRank {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "rank {} (pid {}) was lost: {}", self.rank, self.pid, self.cause)
@@ -220,6 +357,7 @@ impl fmt::Display for LossCause {
             LossCause::Broken(error) => write!(f, "its connection broke ({error})"),
             LossCause::Silent(ms) => write!(f, "no sign of life for {ms} ms"),
             LossCause::Violation(what) => write!(f, "it broke the protocol ({what})"),
+            LossCause::CutOff => f.write_str("it lives, but what connects it with others is broken"),
         }
     }
 }
@@ -269,6 +407,10 @@ impl fmt::Display for Failure {
             }
             Failure::Mismatch { rank, called, others } => {
                 write!(f, "rank {rank} called {called} where others called {others}")
+            }
+            Failure::Regrouping { rank } => write!(f, "rank {rank} asked for a new generation"),
+            Failure::Partitioned { with, without } => {
+                write!(f, "ranks {} are cut off from ranks {}", Ranks(with), Ranks(without))
             }
         }
     }

@@ -60,28 +60,32 @@
 //! A process that ends, in whatever way, is noticed at once: the kernel hangs up for it. Heartbeats only find a connection
 //! whose other end stopped without hanging up.
 
+mod connection;
 mod coordinator;
 mod error;
 mod greeting;
 mod message;
 mod peer;
+mod process;
 mod reader;
 mod secret;
 mod server;
 mod session;
+#[cfg(test)]
+mod tests;
 mod wire;
-mod world;
+pub mod world;
 
 use std::time::Duration;
 
 pub use coordinator::{BindError, Coordinator, Event, OnEvent, Options, ServeError, Serving};
-pub use error::{JoinError, SessionError};
-pub use message::{Failure, LossCause, LostRank, Refusal, Round};
+pub use error::{JoinError, RegroupError, SessionError};
+pub use message::{Failure, Formed, LossCause, LostRank, NotFormed, Refusal, Regroup, Round, ToCoordinator, ToRank};
 pub use secret::{Secret, SecretError};
 pub use session::{JoinConfig, Session};
 
 /// The version of the protocol that this build speaks.
-pub const PROTOCOL_VERSION: u16 = 1;
+pub const PROTOCOL_VERSION: u16 = 2;
 
 /// The most ranks that a world can have.
 pub const MAX_RANKS: u32 = 4096;

@@ -43,7 +43,7 @@ pub(super) enum Stage {
     Hello,
     Proof { rank: Nonce, coordinator: Nonce },
     Admission,
-    Seated { rank: u32 },
+    Seated { pid: u32 },
     Draining,
 }
 
@@ -76,19 +76,25 @@ impl Peer {
         })
     }
 
-    pub fn rank(&self) -> Option<u32> {
+    /// The process at the other end, once it is one of the world's.
+    pub fn pid(&self) -> Option<u32> {
         match self.stage {
-            Stage::Seated { rank } => Some(rank),
+            Stage::Seated { pid } => Some(pid),
             _ => None,
         }
+    }
+
+    /// Whether it is one of the world's.
+    pub fn is_seated(&self) -> bool {
+        self.pid().is_some()
     }
 
     pub fn wants_to_write(&self) -> bool {
         !self.mute && !self.outgoing.is_empty()
     }
 
-    pub fn seat(&mut self, rank: u32) {
-        self.stage = Stage::Seated { rank };
+    pub fn seat(&mut self, pid: u32) {
+        self.stage = Stage::Seated { pid };
         self.decoder.set_limits(SEATED);
     }
 

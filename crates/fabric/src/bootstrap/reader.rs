@@ -1,17 +1,20 @@
 //! The thread that reads a session's connection, and the state that it shares with those who wait.
+//!
+//! The thread and the connection stay when a new generation begins. Each session has a state of its own: with the word of the
+//! new generation, the thread turns to a new state, and the old one changes no more.
 
-use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::io::{self, Read};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::error::SessionError;
-use super::message::{Failure, LostRank, Round, ToCoordinator, ToRank};
+use super::connection::Connection;
+use super::error::{RegroupError, SessionError};
+use super::message::{Failure, Formed, LostRank, NotFormed, Round, ToCoordinator, ToRank};
 use super::wire::{Decoder, Frame, head};
 
 pub(super) type OnLost = Arc<dyn Fn(&LostRank) + Send + Sync>;
-pub(super) type OnCut = Arc<dyn Fn(u32) + Send + Sync>;
+pub(super) type OnRank = Arc<dyn Fn(u32) + Send + Sync>;
 
 pub(super) struct Shared {
     state: Mutex<State>,
@@ -31,10 +34,26 @@ pub(super) struct State {
     pub on_lost: Vec<OnLost>,
     /// Ranks that have found broken what connects this one with them.
     pub cut: Vec<u32>,
-    pub on_cut: Vec<OnCut>,
+    pub on_cut: Vec<OnRank>,
+    /// The rank that first asked for a new generation.
+    pub regrouping: Option<u32>,
+    pub on_regroup: Vec<OnRank>,
+    /// A thread asks for a new generation.
+    asking: bool,
+    refusal: Option<(u64, NotFormed)>,
+    successor: Option<Successor>,
+    /// The successor was handed out: nothing happens here any more.
+    superseded: bool,
     /// How the connection to the coordinator ended.
     ended: Option<String>,
     reader_done: bool,
+}
+
+/// The session that follows.
+pub(super) struct Successor {
+    pub shared: Arc<Shared>,
+    pub rank: u32,
+    pub formed: Formed,
 }
 
 /// The round that a thread of this rank waits for.
@@ -50,6 +69,7 @@ pub(super) struct Waiting {
 pub(super) enum Ending {
     Failed(Failure),
     CoordinatorLost(String),
+    Superseded,
     /// The deadline passed, and the coordinator did not say who was missing.
     NoVerdict,
 }
@@ -65,6 +85,42 @@ impl Waiting {
     }
 }
 
+impl State {
+    /// Whether another session has taken this one's place.
+    pub fn is_over(&self) -> bool {
+        self.superseded || self.successor.is_some()
+    }
+
+    /// Why no further round ends. A failure comes before the connection's end.
+    pub fn ending(&self) -> Option<Ending> {
+        if self.is_over() {
+            return Some(Ending::Superseded);
+        }
+        let failed = self.failure.clone().map(Ending::Failed);
+        failed.or_else(|| self.ended.clone().map(Ending::CoordinatorLost))
+    }
+
+    /// What came of asking for a new generation.
+    pub fn outcome(&mut self, attempt: u64) -> Option<Result<Successor, Refused>> {
+        if let Some(successor) = self.successor.take() {
+            self.superseded = true;
+            return Some(Ok(successor));
+        }
+        if let Some((_, why)) = self.refusal.take_if(|(answered, _)| *answered == attempt) {
+            return Some(Err(Refused::Answer(why)));
+        }
+        self.ended.clone().map(|cause| Err(Refused::CoordinatorLost(cause)))
+    }
+}
+
+/// Why there is no new generation.
+pub(super) enum Refused {
+    Answer(NotFormed),
+    CoordinatorLost(String),
+    /// The deadline passed, and the coordinator did not answer.
+    NoVerdict,
+}
+
 impl Shared {
     pub fn new(size: u32) -> Shared {
         let state = State {
@@ -77,6 +133,12 @@ impl Shared {
             on_lost: Vec::new(),
             cut: Vec::new(),
             on_cut: Vec::new(),
+            regrouping: None,
+            on_regroup: Vec::new(),
+            asking: false,
+            refusal: None,
+            successor: None,
+            superseded: false,
             ended: None,
             reader_done: false,
         };
@@ -94,11 +156,8 @@ impl Shared {
         if state.waiting.is_some() {
             return Err(SessionError::Busy { op });
         }
-        if let Some(failure) = &state.failure {
-            return Err(SessionError::from_failure(op, failure));
-        }
-        if let Some(cause) = &state.ended {
-            return Err(SessionError::CoordinatorLost { op, cause: cause.clone() });
+        if let Some(ending) = state.ending() {
+            return Err(ending.error(op, 0));
         }
         let number = state.next_number;
         state.next_number += 1;
@@ -107,23 +166,61 @@ impl Shared {
         Ok(number)
     }
 
-    /// `None` if `end` came first. What was waited for comes before a failure, and a failure before the connection's end.
+    /// Begins to ask for a new generation: from now on, no round of this one ends.
+    pub fn begin_regroup(&self, rank: u32) -> Result<(), RegroupError> {
+        let mut state = self.lock();
+        if state.superseded {
+            return Err(RegroupError::Superseded);
+        }
+        if std::mem::replace(&mut state.asking, true) {
+            return Err(RegroupError::Busy);
+        }
+        state.failure.get_or_insert(Failure::Regrouping { rank });
+        drop(state);
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// It came to this.
+    pub fn end_regroup(&self, refused: Option<&NotFormed>) {
+        let mut state = self.lock();
+        state.asking = false;
+        if let Some(NotFormed::Partitioned { with, without }) = refused {
+            state.failure = Some(Failure::Partitioned { with: with.clone(), without: without.clone() });
+        }
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Ends a session that never had a connection.
+    pub fn supersede(&self) -> Result<(), RegroupError> {
+        if std::mem::replace(&mut self.lock().superseded, true) { Err(RegroupError::Superseded) } else { Ok(()) }
+    }
+
+    pub fn is_superseded(&self) -> bool {
+        self.lock().superseded
+    }
+
+    /// `None` if `end` came first.
+    pub fn wait_for<T>(&self, end: Instant, mut done: impl FnMut(&mut State) -> Option<T>) -> Option<T> {
+        let mut result = None;
+        drop(self.wait_while(end, |state| {
+            result = done(state);
+            result.is_none()
+        }));
+        result
+    }
+
+    /// `None` if `end` came first. What was waited for comes before what ends the session.
     pub fn wait_until<T>(
         &self,
         end: Instant,
         mut done: impl FnMut(&mut State) -> Option<T>,
     ) -> Option<Result<T, Ending>> {
-        let mut result = None;
-        drop(self.wait_while(end, |state| {
-            result = match (done(state), &state.failure, &state.ended) {
-                (Some(value), _, _) => Some(Ok(value)),
-                (None, Some(failure), _) => Some(Err(Ending::Failed(failure.clone()))),
-                (None, None, Some(cause)) => Some(Err(Ending::CoordinatorLost(cause.clone()))),
-                (None, None, None) => None,
-            };
-            result.is_none()
-        }));
-        result
+        self.wait_for(end, |state| match done(state) {
+            Some(value) => Some(Ok(value)),
+            None => state.ending().map(Err),
+        })
     }
 
     pub fn wait_for_reader(&self, end: Instant) {
@@ -142,46 +239,55 @@ impl Shared {
     }
 }
 
+impl Ending {
+    /// The error of a rank's operation.
+    pub fn error(self, op: Round, rank: u32) -> SessionError {
+        match self {
+            Ending::Failed(failure) => SessionError::from_failure(op, &failure),
+            Ending::CoordinatorLost(cause) => SessionError::CoordinatorLost { op, cause },
+            Ending::Superseded => SessionError::Superseded { op },
+            Ending::NoVerdict => SessionError::TimedOut { op, by: rank, missing: Vec::new() },
+        }
+    }
+}
+
 struct Reader {
-    stream: TcpStream,
+    connection: Arc<Connection>,
     decoder: Decoder,
+    /// Of the current session.
     shared: Arc<Shared>,
-    writer: Arc<Mutex<TcpStream>>,
     silence: Duration,
 }
 
 /// Starts the thread. It ends when the connection does.
 pub(super) fn start(
-    stream: TcpStream,
+    connection: Arc<Connection>,
     decoder: Decoder,
     shared: Arc<Shared>,
-    writer: Arc<Mutex<TcpStream>>,
     silence: Duration,
 ) -> io::Result<JoinHandle<()>> {
-    let reader = Reader { stream, decoder, shared, writer, silence };
-    thread::Builder::new().name("fulmen-session".into()).spawn(move || reader.run())
+    let mut reader = Done(Reader { connection, decoder, shared, silence });
+    thread::Builder::new().name("fulmen-session".into()).spawn(move || reader.0.run())
 }
 
 /// Tells those who wait that the thread has ended, even if a callback panicked.
-struct Done(Arc<Shared>);
+struct Done(Reader);
 
 impl Drop for Done {
     fn drop(&mut self) {
-        let mut state = self.0.lock();
+        self.0.connection.shut_down();
+        let mut state = self.0.shared.lock();
         state.reader_done = true;
         state.ended.get_or_insert_with(|| "a callback of this rank panicked on the session's thread".into());
         drop(state);
-        self.0.changed.notify_all();
+        self.0.shared.changed.notify_all();
     }
 }
 
 impl Reader {
-    fn run(mut self) {
-        let done = Done(self.shared.clone());
+    fn run(&mut self) {
         let cause = self.read_on();
         self.shared.close(&cause);
-        let _ = self.stream.shutdown(Shutdown::Both);
-        drop(done);
     }
 
     /// Reads until the connection ends, and says how it did.
@@ -189,7 +295,7 @@ impl Reader {
         // Silence is counted in time-outs of reads, so that time in which this process did not run does not count.
         let tick = (self.silence / 8).max(Duration::from_millis(1));
         let mut silent = Duration::ZERO;
-        if let Err(error) = self.stream.set_read_timeout(Some(tick)) {
+        if let Err(error) = self.connection.stream.set_read_timeout(Some(tick)) {
             return error.to_string();
         }
         let mut scratch = vec![0; 64 << 10];
@@ -205,7 +311,7 @@ impl Reader {
                     Err(error) => return format!("it sent {error}"),
                 }
             }
-            match self.stream.read(&mut scratch) {
+            match (&self.connection.stream).read(&mut scratch) {
                 Ok(0) => return "it closed the connection".into(),
                 Ok(count) => {
                     silent = Duration::ZERO;
@@ -224,12 +330,9 @@ impl Reader {
     }
 
     fn pong(&self) -> Result<(), String> {
-        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        let timeout = self.silence.max(Duration::from_millis(1));
-        let done =
-            writer.set_write_timeout(Some(timeout)).and_then(|()| writer.write_all(&head(&ToCoordinator::Pong, 0)));
-        match done {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err("it took no bytes".into()),
+        let end = Instant::now() + self.silence.max(Duration::from_millis(1));
+        match self.connection.write(&[&head(&ToCoordinator::Pong, 0)], end) {
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => Err("it took no bytes".into()),
             // If the connection ended, reading on finds out how.
             _ => Ok(()),
         }
@@ -237,11 +340,13 @@ impl Reader {
 
     fn take(&mut self, frame: Frame) -> Result<(), String> {
         let message = frame.message::<ToRank>().map_err(|error| format!("it sent {error}"))?;
-        if matches!(message, ToRank::Ping) {
-            return self.pong();
+        match message {
+            ToRank::Ping => return self.pong(),
+            ToRank::Formed(formed) => return self.turn_to(formed),
+            _ => {}
         }
         let mut state = self.shared.lock();
-        let (mut news, mut cut) = (None, None);
+        let mut news = News::None;
         match message {
             ToRank::Ready => state.complete = true,
             ToRank::Released { number } => {
@@ -259,33 +364,64 @@ impl Reader {
             ToRank::Lost(lost) => {
                 state.failure.get_or_insert_with(|| Failure::Lost(lost.clone()));
                 state.lost.push(lost.clone());
-                news = Some((lost, state.on_lost.clone()));
+                news = News::Lost(lost, state.on_lost.clone());
             }
             ToRank::Cut { rank } => {
                 state.cut.push(rank);
-                cut = Some((rank, state.on_cut.clone()));
+                news = News::Rank(rank, state.on_cut.clone());
             }
+            ToRank::Regrouping { rank } => {
+                state.failure.get_or_insert(Failure::Regrouping { rank });
+                if state.regrouping.is_none() {
+                    state.regrouping = Some(rank);
+                    news = News::Rank(rank, state.on_regroup.clone());
+                }
+            }
+            ToRank::NotFormed { attempt, why } => state.refusal = Some((attempt, why)),
             ToRank::Failed(failure) => {
                 state.failure.get_or_insert(failure);
             }
-            ToRank::Welcome { .. } | ToRank::Refused(_) | ToRank::Ping => {
+            ToRank::Welcome { .. } | ToRank::Waits { .. } | ToRank::Refused(_) | ToRank::Ping | ToRank::Formed(_) => {
                 return Err("it answered what nobody asked".into());
             }
         }
         drop(state);
         self.shared.changed.notify_all();
-        if let Some((lost, callbacks)) = news {
-            for callback in callbacks {
-                callback(&lost);
-            }
-        }
-        if let Some((rank, callbacks)) = cut {
-            for callback in callbacks {
-                callback(rank);
-            }
+        match news {
+            News::None => {}
+            News::Lost(lost, callbacks) => callbacks.iter().for_each(|callback| callback(&lost)),
+            News::Rank(rank, callbacks) => callbacks.iter().for_each(|callback| callback(rank)),
         }
         Ok(())
     }
+
+    /// A new generation: what is read from here on belongs to its session.
+    fn turn_to(&mut self, formed: Formed) -> Result<(), String> {
+        let place = formed.members.binary_search(&self.connection.launched);
+        let rank = place.map_err(|_| "it told of a generation without this rank")? as u32;
+        let next = Arc::new(Shared::new(formed.members.len() as u32));
+        next.lock().complete = true;
+        let old = std::mem::replace(&mut self.shared, next.clone());
+        let mut state = old.lock();
+        state.successor = Some(Successor { shared: next, rank, formed });
+        // What they hold may be much, and may lock what a thread holds that looks at this state.
+        let told = (
+            std::mem::take(&mut state.on_lost),
+            std::mem::take(&mut state.on_cut),
+            std::mem::take(&mut state.on_regroup),
+        );
+        drop(state);
+        drop(told);
+        old.changed.notify_all();
+        Ok(())
+    }
+}
+
+/// What callbacks are told.
+enum News {
+    None,
+    Lost(LostRank, Vec<OnLost>),
+    Rank(u32, Vec<OnRank>),
 }
 
 #[cfg(test)]

@@ -1,9 +1,13 @@
 //! The coordinator's thread: it waits for all its connections at once and hands what they say to the world.
+//!
+//! It also watches the processes behind lost connections: whether they have ended decides who may go on without them.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::net::TcpListener;
+use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -13,9 +17,10 @@ use super::Heartbeat;
 use super::coordinator::{Event, Options};
 use super::message::{LossCause, Refusal, ToCoordinator};
 use super::peer::{Heard, Peer, Stage};
+use super::process::Watch;
 use super::secret::{Nonces, Secret};
-use super::wire::Frame;
-use super::world::{Violation, World};
+use super::wire::{Frame, head};
+use super::world::{Output, Violation, World};
 use crate::clock::after;
 
 /// How long the coordinator accepts nothing after the system refused it a connection, for want of descriptors mostly.
@@ -27,6 +32,12 @@ const ACCEPT_TURN: usize = 64;
 /// The most connections without a seat, beyond one for each rank.
 const SPARE_CONNECTIONS: usize = 16;
 
+/// How long a process may take to end after its connection closed, as the system does for one that ends, before it counts
+/// as one that may live.
+const LAST_BREATH: Duration = Duration::from_secs(1);
+/// How often a process is looked at that cannot be waited for, while a moment later decides.
+const LOOK: Duration = Duration::from_millis(10);
+
 pub(super) struct Server {
     world: World,
     listener: TcpListener,
@@ -36,13 +47,34 @@ pub(super) struct Server {
     /// By number in order of arrival, so that the first without a seat is the oldest.
     peers: BTreeMap<u64, Peer>,
     next_id: u64,
-    by_rank: Vec<Option<u64>>,
+    /// The processes of the ranks that have joined, by connection, until their end is known or nobody asks any more.
+    processes: BTreeMap<u64, Process>,
     accept_after: Option<Instant>,
+}
+
+struct Process {
+    watch: Watch,
+    lost: Lost,
+}
+
+/// Whether a process has lost its connection.
+#[derive(Clone, Copy)]
+enum Lost {
+    No,
+    /// It is about to end, it seems. Then it counts as one that may live.
+    Until(Instant),
+    /// It counts as one that may live, until its end is seen after all.
+    MayLive,
+}
+
+impl Process {
+    fn until(&self) -> Option<Instant> {
+        if let Lost::Until(until) = self.lost { Some(until) } else { None }
+    }
 }
 
 impl Server {
     pub fn new(listener: TcpListener, world: World, secret: Secret, nonces: Nonces, options: Options) -> Server {
-        let by_rank = vec![None; world.size() as usize];
         Server {
             world,
             listener,
@@ -51,7 +83,7 @@ impl Server {
             options,
             peers: BTreeMap::new(),
             next_id: 0,
-            by_rank,
+            processes: BTreeMap::new(),
             accept_after: None,
         }
     }
@@ -72,6 +104,8 @@ impl Server {
             }
             self.look_at_clock(now, now - last);
             self.deliver();
+            self.look_at_processes(now);
+            self.deliver();
             last = now;
         }
     }
@@ -80,12 +114,18 @@ impl Server {
     fn wait(&mut self, stopped: &UnixStream) -> Option<(bool, Vec<u64>)> {
         let now = Instant::now();
         let mut timeout = self.options.heartbeat.every.min(LONGEST_TURN);
-        let unseated = self.peers.values().filter(|peer| peer.rank().is_none()).map(|peer| peer.until);
-        for until in unseated.chain(self.accept_after) {
+        let unseated = self.peers.values().filter(|peer| !peer.is_seated()).map(|peer| peer.until);
+        let dying = || self.processes.values().filter_map(Process::until);
+        for until in unseated.chain(self.accept_after).chain(dying()) {
             timeout = timeout.min(until.saturating_duration_since(now));
         }
         // Rounded up, so that a time that has almost come does not turn the wait into a spin.
-        let timeout = timeout + Duration::from_millis(1);
+        let mut timeout = timeout + Duration::from_millis(1);
+        let lost = self.processes.values().filter(|process| !matches!(process.lost, Lost::No));
+        let ends: Vec<BorrowedFd<'_>> = lost.filter_map(|process| process.watch.fd()).collect();
+        if ends.is_empty() && dying().next().is_some() {
+            timeout = timeout.min(LOOK);
+        }
         let timeout = Timespec { tv_sec: timeout.as_secs() as _, tv_nsec: timeout.subsec_nanos() as _ };
 
         let listen = if self.accept_after.is_some() { PollFlags::empty() } else { PollFlags::IN };
@@ -94,6 +134,8 @@ impl Server {
             let write = if peer.wants_to_write() { PollFlags::OUT } else { PollFlags::empty() };
             fds.push(PollFd::new(&peer.stream, PollFlags::IN | write));
         }
+        // They only end the wait; which of them is readable is asked later.
+        fds.extend(ends.iter().map(|end| PollFd::from_borrowed_fd(*end, PollFlags::IN)));
         match poll(&mut fds, Some(&timeout)) {
             Ok(_) => {}
             Err(Errno::INTR) => return Some((false, Vec::new())),
@@ -137,9 +179,9 @@ impl Server {
 
     /// The oldest connection without a seat makes way: a rank takes its seat in moments, so it is the least likely to be one.
     fn make_room(&mut self) {
-        let unseated = self.peers.iter().filter(|(_, peer)| peer.rank().is_none());
+        let unseated = self.peers.iter().filter(|(_, peer)| !peer.is_seated());
         let (count, oldest) = unseated.fold((0, None), |(count, oldest), (id, _)| (count + 1, oldest.or(Some(*id))));
-        if count >= self.by_rank.len() + SPARE_CONNECTIONS
+        if count >= self.world.size() as usize + SPARE_CONNECTIONS
             && let Some(id) = oldest
         {
             self.give_up_on(id);
@@ -176,28 +218,24 @@ impl Server {
         for frame in frames {
             let Some(peer) = self.peers.get(&id) else { return false };
             let message = frame.message::<ToCoordinator>();
-            let Some(rank) = peer.rank() else {
+            if !peer.is_seated() {
                 match message {
                     Ok(ToCoordinator::Join { rank, size, pid }) => self.join(id, rank, size, pid, now),
                     Ok(_) => self.refuse(id, Refusal::Violation("it did not ask for a seat".into()), now),
                     Err(error) => self.refuse(id, Refusal::Violation(error.to_string()), now),
                 }
                 continue;
-            };
+            }
             let done = match message {
-                Ok(ToCoordinator::Contribute { number, round }) => {
-                    self.world.contribute(rank, number, round, frame.body)
+                Ok(message) => {
+                    let leaves = message == ToCoordinator::Goodbye;
+                    let done = self.world.hear(id, message, frame.body);
+                    if leaves {
+                        self.peers.remove(&id);
+                        return false;
+                    }
+                    done
                 }
-                Ok(ToCoordinator::GiveUp { number }) => self.world.give_up(rank, number),
-                Ok(ToCoordinator::Pong) => Ok(()),
-                Ok(ToCoordinator::Cut { rank: other }) => self.world.cut(rank, other),
-                Ok(ToCoordinator::Goodbye) => {
-                    self.world.leave(rank);
-                    self.by_rank[rank as usize] = None;
-                    self.peers.remove(&id);
-                    return false;
-                }
-                Ok(ToCoordinator::Join { .. }) => Err(Violation("asked for a second seat")),
                 Err(_) => Err(Violation("sent a message that cannot be read")),
             };
             if let Err(Violation(what)) = done {
@@ -210,11 +248,13 @@ impl Server {
 
     fn join(&mut self, id: u64, rank: u32, size: u32, pid: u32, now: Instant) {
         let silence_ms = u64::try_from(self.options.heartbeat.silence.as_millis()).unwrap_or(u64::MAX);
-        match self.world.join(rank, size, pid, silence_ms) {
+        match self.world.join(id, rank, size, pid, silence_ms) {
             Ok(()) => {
-                self.by_rank[rank as usize] = Some(id);
+                if let Some(watch) = Watch::open(pid) {
+                    self.processes.insert(id, Process { watch, lost: Lost::No });
+                }
                 if let Some(peer) = self.peers.get_mut(&id) {
-                    peer.seat(rank);
+                    peer.seat(pid);
                 }
             }
             Err(refusal) => self.refuse(id, refusal, now),
@@ -229,13 +269,53 @@ impl Server {
         }
     }
 
+    /// A connection ended, or fell silent: then it may stay.
     fn end(&mut self, id: u64, cause: LossCause) {
-        if let Some(peer) = self.peers.remove(&id)
-            && let Some(rank) = peer.rank()
-        {
-            self.by_rank[rank as usize] = None;
-            self.world.lose(rank, cause);
+        let Some(peer) = self.peers.get(&id) else { return };
+        let pid = peer.pid();
+        // The system closes the connections of a process that ends a moment before that can be seen to have ended. It is
+        // not waited for where the same process has another rank, which lives, or where it has only stopped.
+        let closed = matches!(cause, LossCause::Closed | LossCause::Broken(_));
+        if !self.world.lose(id, cause) {
+            self.peers.remove(&id);
         }
+        if !self.world.wants_fate(id) {
+            return;
+        }
+        let lives = !closed || self.peers.values().any(|peer| peer.pid() == pid);
+        match self.processes.get_mut(&id) {
+            Some(process) if lives => {
+                process.lost = Lost::MayLive;
+                let ended = process.watch.has_ended();
+                self.world.fate(id, ended);
+            }
+            Some(process) => process.lost = Lost::Until(Instant::now() + LAST_BREATH),
+            None => self.world.fate(id, false),
+        }
+    }
+
+    /// Tells the world of processes that have ended, and of those that are given up on.
+    fn look_at_processes(&mut self, now: Instant) {
+        let Server { world, processes, peers, .. } = self;
+        processes.retain(|id, process| {
+            if matches!(process.lost, Lost::No) {
+                return peers.contains_key(id);
+            }
+            if !world.wants_fate(*id) {
+                // It may be a member again.
+                process.lost = Lost::No;
+                return peers.contains_key(id);
+            }
+            if process.watch.has_ended() {
+                world.fate(*id, true);
+                return false;
+            }
+            if process.until().is_some_and(|until| until <= now) {
+                process.lost = Lost::MayLive;
+                world.fate(*id, false);
+            }
+            true
+        });
     }
 
     fn look_at_clock(&mut self, now: Instant, step: Duration) {
@@ -247,7 +327,7 @@ impl Server {
         let step = step.min(every.min(LONGEST_TURN) * 2);
         let (mut late, mut silent) = (Vec::new(), Vec::new());
         for (id, peer) in &mut self.peers {
-            if peer.rank().is_none() {
+            if !peer.is_seated() {
                 if peer.until <= now {
                     late.push(*id);
                 }
@@ -271,12 +351,15 @@ impl Server {
     /// Hands out what the world wants to say.
     fn deliver(&mut self) {
         let mut touched = Vec::new();
-        for (rank, bytes) in std::mem::take(&mut self.world.outbox) {
-            if let Some(id) = self.by_rank[rank as usize]
-                && let Some(peer) = self.peers.get_mut(&id)
-            {
-                peer.send(bytes);
-                touched.push(id);
+        for Output { to, message, body } in std::mem::take(&mut self.world.outbox) {
+            let head = Arc::new(head(&message, body.len()));
+            for id in to.iter() {
+                let Some(peer) = self.peers.get_mut(id) else { continue };
+                peer.send(head.clone());
+                if !body.is_empty() {
+                    peer.send(body.clone());
+                }
+                touched.push(*id);
             }
         }
         touched.sort_unstable();
@@ -295,7 +378,8 @@ impl Server {
         match &event {
             Event::Refused { from, refusal } => tracing::warn!(%from, %refusal, "the coordinator refused a connection"),
             Event::Lost(lost) => tracing::warn!(%lost, "a rank was lost"),
-            Event::Failed(failure) => tracing::warn!(%failure, "the world failed"),
+            Event::Failed(failure) => tracing::warn!(%failure, "the generation failed"),
+            Event::Formed(formed) => tracing::info!(members = ?formed.members, "a new generation"),
             other => tracing::debug!(event = ?other, "the coordinator's world changed"),
         }
         if let Some(on_event) = &self.options.on_event {

@@ -1,30 +1,24 @@
 //! A rank's side of the bootstrap.
 
 use std::fmt;
-use std::io::{self, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::error::{JoinError, SessionError};
-use super::greeting::{self, GreetError, left};
-use super::message::{FROM_COORDINATOR, Failure, LostRank, Refusal, Round, ToCoordinator, ToRank};
-use super::reader::{self, Ending, OnCut, OnLost, Shared, State, Waiting};
+use super::connection::{Admitted, Connection, connect};
+use super::error::{JoinError, RegroupError, SessionError};
+use super::message::{Failure, Formed, LostRank, NotFormed, Refusal, Regroup, Round, ToCoordinator, ToRank};
+use super::reader::{self, Ending, OnLost, OnRank, Refused, Shared, State, Successor, Waiting};
 use super::secret::{Secret, random};
-use super::wire::{Decoder, head};
+use super::wire::head;
 use super::{MAX_BLOB, MAX_RANKS};
 use crate::clock::after;
 
-/// The pause after the first attempt to reach the coordinator; it doubles up to [`LONGEST_PAUSE`].
-const FIRST_PAUSE: Duration = Duration::from_millis(2);
-const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 /// How long a rank whose deadline passed waits for the coordinator to say who was missing.
 const VERDICT: Duration = Duration::from_secs(10);
 /// How long the word that a connection between ranks is broken may take to go out.
 const CUT: Duration = Duration::from_secs(1);
-/// How long a goodbye waits for the coordinator to take notice.
-const FAREWELL: Duration = Duration::from_secs(2);
 
 /// How a rank joins its world.
 #[derive(Debug, Clone)]
@@ -41,22 +35,19 @@ pub struct JoinConfig {
     pub deadline: Duration,
 }
 
-/// A rank's place in its world. Dropping it says goodbye (and waits up to 2 s until that is heard). A process that ends
-/// without dropping it is lost to the others, and so is a thread that panics while it holds it.
+/// A rank's place in one generation of its world. Dropping the session of the last generation says goodbye (and waits up to 2 s
+/// until that is heard). A process that ends without dropping it is lost to the others, and so is a thread that panics while
+/// it holds it.
 ///
 /// Every rank calls the same operations in the same order. The first failure is the last: after it, every operation on
-/// every rank ends with an error at once.
+/// every rank ends with an error at once. [`Session::regroup`] begins anew, without the ranks that are lost or with others in
+/// their place.
 pub struct Session {
     rank: u32,
-    size: u32,
-    generation: u64,
-    link: Option<Link>,
-}
-
-struct Link {
+    formed: Formed,
     shared: Arc<Shared>,
-    writer: Arc<Mutex<TcpStream>>,
-    reader: Option<JoinHandle<()>>,
+    /// None in a world of one.
+    connection: Option<Arc<Connection>>,
 }
 
 impl Session {
@@ -64,10 +55,14 @@ impl Session {
     pub fn alone() -> Session {
         // The generation tells worlds apart; a world of one has nobody to mistake for another's.
         let generation = random().map(u64::from_le_bytes).unwrap_or(u64::from(std::process::id()));
-        Session { rank: 0, size: 1, generation, link: None }
+        let shared = Arc::new(Shared::new(1));
+        Session { rank: 0, formed: Formed::first(1, generation), shared, connection: None }
     }
 
     /// Joins the world and returns once all ranks have. Tries again, with growing pauses, while no coordinator answers.
+    ///
+    /// In a world that runs already, a process takes the place of one that was lost or left: it waits until the others call
+    /// [`Session::regroup`] for [`Regroup::Everybody`], and is then a rank of the new generation.
     ///
     /// Returns within the deadline, plus up to 10 s in which the coordinator may say which ranks are missing.
     pub fn join(config: &JoinConfig) -> Result<Session, JoinError> {
@@ -80,19 +75,25 @@ impl Session {
         }
         let end = after(deadline);
         let Admitted { stream, decoder, answer } = connect(config, end)?;
-        let (generation, silence) = match answer {
-            ToRank::Welcome { generation, silence_ms } => (generation, Duration::from_millis(silence_ms)),
+        let (first, silence_ms) = match answer {
+            ToRank::Welcome { generation, silence_ms } => (Some(generation), silence_ms),
+            ToRank::Waits { silence_ms } => (None, silence_ms),
             ToRank::Refused(refusal) => return Err(refused(refusal, size)),
             _ => return Err(JoinError::System("the coordinator answered what nobody asked".into())),
         };
 
-        let system = |error: io::Error| JoinError::System(error.to_string());
-        let writer = Arc::new(Mutex::new(stream.try_clone().map_err(system)?));
+        let connection = Arc::new(Connection::new(stream, rank));
         let shared = Arc::new(Shared::new(size));
-        let reader = reader::start(stream, decoder, shared.clone(), writer.clone(), silence).map_err(system)?;
-        let session = Session { rank, size, generation, link: Some(Link { shared, writer, reader: Some(reader) }) };
-        session.wait_for_all(coordinator, end)?;
-        Ok(session)
+        let silence = Duration::from_millis(silence_ms);
+        let reader = reader::start(connection.clone(), decoder, shared.clone(), silence)
+            .map_err(|error| JoinError::System(error.to_string()))?;
+        connection.set_reader(reader);
+        let formed = Formed::first(size, first.unwrap_or(0));
+        let session = Session { rank, formed, shared, connection: Some(connection.clone()) };
+        match first {
+            Some(_) => session.wait_for_all(&connection, coordinator, end).map(|()| session),
+            None => session.wait_for_seat(&connection, coordinator, end),
+        }
     }
 
     /// This rank, from 0.
@@ -100,14 +101,31 @@ impl Session {
         self.rank
     }
 
-    /// How many ranks the world has.
+    /// How many ranks this generation has.
     pub fn size(&self) -> u32 {
-        self.size
+        self.formed.members.len() as u32
     }
 
-    /// A random number that is the same on all ranks of this world and on no other.
+    /// A random number that is the same on all ranks of this generation and belongs to no other.
     pub fn generation(&self) -> u64 {
-        self.generation
+        self.formed.generation
+    }
+
+    /// The rank of the launch of each rank of this generation. In the first one, and after [`Regroup::Everybody`], these are
+    /// the same.
+    pub fn members(&self) -> &[u32] {
+        &self.formed.members
+    }
+
+    /// The ranks, as they were launched, that were lost between the generation before and this one: the same on all ranks.
+    pub fn failed(&self) -> &[LostRank] {
+        &self.formed.failed
+    }
+
+    /// The ranks, as they were launched, of which a process was in the generation before, is not in this one, and may still
+    /// run: stopped, or cut off. The same on all ranks. Of all others that were lost it is known that they have ended.
+    pub fn may_live(&self) -> &[u32] {
+        &self.formed.may_live
     }
 
     /// Gives this rank's blob (at most [`MAX_BLOB`] bytes) to all and returns everybody's, by rank.
@@ -118,35 +136,76 @@ impl Session {
         if blob.len() > MAX_BLOB {
             return Err(SessionError::TooLong { len: blob.len() });
         }
-        match &self.link {
-            None => Ok(vec![blob.to_vec()]),
-            Some(link) => link.take_part(Round::AllGather, blob, self.rank, deadline),
-        }
+        self.take_part(Round::AllGather, blob, deadline)
     }
 
     /// Returns once all ranks have called it. Its bounds are those of [`Session::all_gather`].
     pub fn barrier(&self, deadline: Duration) -> Result<(), SessionError> {
-        match &self.link {
-            None => Ok(()),
-            Some(link) => link.take_part(Round::Barrier, &[], self.rank, deadline).map(drop),
-        }
+        self.take_part(Round::Barrier, &[], deadline).map(drop)
+    }
+
+    /// Begins a new generation, with the ranks that `how` says, and returns this rank's session of it. Collective among the
+    /// ranks of this session that are not lost; with [`Regroup::Everybody`] it also waits for processes in the place of those
+    /// that are. From the first call on, operations of this session end with an error on all ranks, and once there is a new
+    /// generation with [`SessionError::Superseded`]; this session then needs no goodbye.
+    ///
+    /// The coordinator decides, and all members are told the same. With [`Regroup::Survivors`]:
+    ///
+    /// - The new generation is the largest set of live ranks no two of which are cut off from each other; of several, the one
+    ///   with the lowest ranks. They are numbered anew, in the order of the launch.
+    /// - It must be the majority of itself and of those that may go on elsewhere: ranks that are cut off from it, and lost ranks
+    ///   whose process is not known to have ended. A tie is won by the side with the lowest rank. All others get
+    ///   [`RegroupError::Partitioned`].
+    ///
+    /// With [`Regroup::Everybody`], all ranks of the launch are members again under their old numbers. Each seat goes to whoever
+    /// has it, or waits for it in [`Session::join`], or was left behind alive and asks for everybody on its old session.
+    ///
+    /// What connects the ranks must stay until this returns: if it were taken down before, ranks that have not asked yet would
+    /// find each other cut off.
+    ///
+    /// Returns within the deadline, plus up to 10 s in which the coordinator may answer. The first rank whose deadline
+    /// passes ends the attempt for all with [`RegroupError::TimedOut`]. After an error, ranks may ask again.
+    ///
+    /// # Errors
+    /// [`RegroupError`], which names the ranks that are missing or on the other side.
+    pub fn regroup(&self, how: Regroup, deadline: Duration) -> Result<Session, RegroupError> {
+        let Some(connection) = &self.connection else {
+            return self.shared.supersede().map(|()| Session::alone());
+        };
+        self.shared.begin_regroup(self.rank)?;
+        let end = after(deadline);
+        let attempt = connection.next_attempt();
+        // Even without a moment left the others learn that this rank asked. An error is the connection's end, which the reader
+        // notes.
+        let _ = connection.write(&[&head(&ToCoordinator::Regroup { attempt, how }, 0)], end + VERDICT);
+        let outcome = self.wait_for_successor(connection, attempt, end);
+        let why = if let Err(Refused::Answer(why)) = &outcome { Some(why) } else { None };
+        self.shared.end_regroup(why);
+        outcome.map_err(|refused| match refused {
+            Refused::Answer(why) => RegroupError::new(connection.launched, why),
+            Refused::CoordinatorLost(cause) => RegroupError::CoordinatorLost { cause },
+            Refused::NoVerdict => RegroupError::TimedOut { by: connection.launched, missing: Vec::new() },
+        })
     }
 
     /// The rank that was lost first, if any was.
     pub fn lost(&self) -> Option<LostRank> {
-        self.link.as_ref().and_then(|link| link.shared.lock().lost.first().cloned())
+        self.shared.lock().lost.first().cloned()
     }
 
-    /// Has `callback` called once for every lost rank: at once for those lost already, on this thread, and for others when it
-    /// happens, on the session's reader thread, which tells nothing else meanwhile. The callback must return soon and must not
-    /// wait for an operation of this session.
+    /// Has `callback` called once for every rank of this generation that is lost: at once for those lost already, on this
+    /// thread, and for others when it happens, on the session's reader thread, which tells nothing else meanwhile. The callback
+    /// must return soon and must not wait for an operation of this session. It is let go of when a new generation begins.
+    ///
+    /// The lost rank can be this one: the process was stopped for so long that the others go on without it.
     pub fn on_lost(&self, callback: impl Fn(&LostRank) + Send + Sync + 'static) {
-        let Some(link) = &self.link else { return };
         let callback: OnLost = Arc::new(callback);
-        let mut state = link.shared.lock();
-        state.on_lost.push(callback.clone());
-        let lost = state.lost.clone();
-        drop(state);
+        let Some(lost) = self.register(|state| {
+            state.on_lost.push(callback.clone());
+            state.lost.clone()
+        }) else {
+            return;
+        };
         for rank in &lost {
             callback(rank);
         }
@@ -154,29 +213,44 @@ impl Session {
 
     /// As [`Session::on_lost`], for ranks that have found broken what connects this one with them.
     pub(crate) fn on_cut(&self, callback: impl Fn(u32) + Send + Sync + 'static) {
-        let Some(link) = &self.link else { return };
-        let callback: OnCut = Arc::new(callback);
-        let mut state = link.shared.lock();
-        state.on_cut.push(callback.clone());
-        let cut = state.cut.clone();
-        drop(state);
-        for rank in cut {
+        let callback: OnRank = Arc::new(callback);
+        let cut = self.register(|state| {
+            state.on_cut.push(callback.clone());
+            state.cut.clone()
+        });
+        for rank in cut.unwrap_or_default() {
             callback(rank);
         }
+    }
+
+    /// As [`Session::on_lost`], for the first rank that asks for a new generation: the others must ask too, since it takes
+    /// no part in this one any more.
+    pub fn on_regroup(&self, callback: impl Fn(u32) + Send + Sync + 'static) {
+        let callback: OnRank = Arc::new(callback);
+        let rank = self.register(|state| {
+            state.on_regroup.push(callback.clone());
+            state.regrouping
+        });
+        if let Some(rank) = rank.flatten() {
+            callback(rank);
+        }
+    }
+
+    /// `None` where no callback will be called any more.
+    fn register<T>(&self, add: impl FnOnce(&mut State) -> T) -> Option<T> {
+        let mut state = self.shared.lock();
+        (self.connection.is_some() && !state.is_over()).then(|| add(&mut state))
     }
 
     /// A way to have a rank told that what connects it with this one is broken. It waits only where the coordinator takes
     /// no bytes, and then for 1 s at most beyond what is being written.
     pub(crate) fn cutter(&self) -> impl Fn(u32) + Send + Sync + 'static {
-        let link = self.link.as_ref().map(|link| (link.shared.clone(), link.writer.clone()));
+        let (connection, generation) = (self.connection.clone(), self.generation());
         move |rank| {
-            let Some((shared, writer)) = &link else { return };
-            let message = head(&ToCoordinator::Cut { rank }, 0);
-            match write(writer, &[&message], Instant::now() + CUT) {
-                // Half a frame may be on the way: nothing can follow it.
-                Err(error) if error.kind() == io::ErrorKind::TimedOut => shared.close("it takes no bytes"),
-                // Where the connection is gone, the coordinator tells of that.
-                _ => {}
+            if let Some(connection) = &connection {
+                // Where the connection is gone, the reader tells of that.
+                let message = head(&ToCoordinator::Cut { generation, rank }, 0);
+                let _ = connection.write(&[&message], Instant::now() + CUT);
             }
         }
     }
@@ -184,25 +258,72 @@ impl Session {
     /// Says goodbye: for the others this is no loss. The same as dropping the session.
     pub fn leave(self) {}
 
-    fn wait_for_all(&self, coordinator: SocketAddr, end: Instant) -> Result<(), JoinError> {
-        let Some(link) = &self.link else { return Ok(()) };
+    /// Ends the connection without a goodbye, as the end of the process would.
+    #[cfg(feature = "conformance")]
+    pub(crate) fn hang_up(&self) {
+        if let Some(connection) = &self.connection {
+            connection.shut_down();
+        }
+    }
+
+    fn wait_for_all(&self, connection: &Connection, coordinator: SocketAddr, end: Instant) -> Result<(), JoinError> {
         let ready = |state: &mut State| state.complete.then_some(());
-        match link.wait(end, ToCoordinator::GiveUp { number: None }, ready) {
+        match self.wait(connection, end, None, ready) {
             Ok(()) => Ok(()),
             Err(Ending::Failed(failure)) => Err(JoinError::from_failure(&failure)),
             Err(Ending::CoordinatorLost(cause)) => Err(JoinError::CoordinatorLost { coordinator, cause }),
-            Err(Ending::NoVerdict) => Err(JoinError::Missing { by: self.rank, missing: Vec::new() }),
+            // Nobody asks for another generation before the first one is complete.
+            Err(Ending::NoVerdict | Ending::Superseded) => {
+                Err(JoinError::Missing { by: self.rank, missing: Vec::new() })
+            }
         }
     }
-}
 
-impl Link {
-    fn take_part(&self, op: Round, blob: &[u8], rank: u32, deadline: Duration) -> Result<Vec<Vec<u8>>, SessionError> {
-        let end = after(deadline);
+    fn wait_for_seat(
+        &self,
+        connection: &Arc<Connection>,
+        coordinator: SocketAddr,
+        end: Instant,
+    ) -> Result<Session, JoinError> {
+        let rank = self.rank;
+        self.wait_for_successor(connection, 0, end).map_err(|refused| match refused {
+            Refused::Answer(NotFormed::TimedOut { missing, .. }) => JoinError::NotAwaited { rank, missing },
+            Refused::CoordinatorLost(cause) => JoinError::CoordinatorLost { coordinator, cause },
+            Refused::Answer(_) | Refused::NoVerdict => JoinError::NotAwaited { rank, missing: Vec::new() },
+        })
+    }
+
+    /// Waits for what comes of asking for a new generation; at `end`, gives up and waits for the verdict.
+    fn wait_for_successor(&self, connection: &Arc<Connection>, attempt: u64, end: Instant) -> Result<Session, Refused> {
+        let mut outcome = self.shared.wait_for(end, |state| state.outcome(attempt));
+        if outcome.is_none() {
+            let end = end + VERDICT;
+            let _ = connection.write(&[&head(&ToCoordinator::GiveUpRegroup { attempt }, 0)], end);
+            outcome = self.shared.wait_for(end, |state| state.outcome(attempt));
+        }
+        let Some(outcome) = outcome else {
+            // The others may yet go on with this rank among them: it must be seen to be gone.
+            self.shared.close("it did not answer");
+            connection.shut_down();
+            return Err(Refused::NoVerdict);
+        };
+        let Successor { shared, rank, formed } = outcome?;
+        Ok(Session { rank, formed, shared, connection: Some(connection.clone()) })
+    }
+
+    fn take_part(&self, op: Round, blob: &[u8], deadline: Duration) -> Result<Vec<Vec<u8>>, SessionError> {
+        let Some(connection) = &self.connection else {
+            return if self.shared.is_superseded() {
+                Err(SessionError::Superseded { op })
+            } else {
+                Ok(vec![blob.to_vec()])
+            };
+        };
+        let (rank, end) = (self.rank, after(deadline));
         let number = self.shared.begin(op, end)?;
-        let result = self.contribute(op, number, blob, end).and_then(|()| {
+        let result = self.contribute(connection, op, number, blob, end).and_then(|()| {
             let done = |state: &mut State| state.waiting.as_mut().and_then(Waiting::take_if_done);
-            self.wait(end, ToCoordinator::GiveUp { number: Some(number) }, done)
+            self.wait(connection, end, Some(number), done)
         });
         let mut state = self.shared.lock();
         state.waiting = None;
@@ -212,19 +333,21 @@ impl Link {
         }
         drop(state);
         self.shared.changed.notify_all();
-        result.map_err(|ending| match ending {
-            Ending::Failed(failure) => SessionError::from_failure(op, &failure),
-            Ending::CoordinatorLost(cause) => SessionError::CoordinatorLost { op, cause },
-            Ending::NoVerdict => SessionError::TimedOut { op, by: rank, missing: Vec::new() },
-        })
+        result.map_err(|ending| ending.error(op, rank))
     }
 
-    fn contribute(&self, round: Round, number: u64, blob: &[u8], end: Instant) -> Result<(), Ending> {
-        let head = head(&ToCoordinator::Contribute { number, round }, blob.len());
+    fn contribute(
+        &self,
+        connection: &Connection,
+        round: Round,
+        number: u64,
+        blob: &[u8],
+        end: Instant,
+    ) -> Result<(), Ending> {
+        let head = head(&ToCoordinator::Contribute { generation: self.generation(), number, round }, blob.len());
         // Even without a moment left the others learn that this rank came.
-        match write(&self.writer, &[&head, blob], end + VERDICT) {
+        match connection.write(&[&head, blob], end + VERDICT) {
             Err(error) if error.kind() == io::ErrorKind::TimedOut => {
-                // Half a frame may be on the way: nothing can follow it.
                 let cause = "it takes no bytes";
                 self.shared.close(cause);
                 Err(Ending::CoordinatorLost(cause.into()))
@@ -234,127 +357,51 @@ impl Link {
         }
     }
 
-    /// Waits until `done` or a failure; at `end`, asks the coordinator for a verdict and waits for that.
+    /// Waits until `done` or a failure; at `end`, gives up the round, or the start, and waits for the verdict.
     fn wait<T>(
         &self,
+        connection: &Connection,
         end: Instant,
-        give_up: ToCoordinator,
+        number: Option<u64>,
         mut done: impl FnMut(&mut State) -> Option<T>,
     ) -> Result<T, Ending> {
         if let Some(result) = self.shared.wait_until(end, &mut done) {
             return result;
         }
         let end = end + VERDICT;
+        let give_up = ToCoordinator::GiveUp { generation: self.generation(), number };
         // If it cannot be written, the reader finds the connection's end or the verdict does not come.
-        let _ = write(&self.writer, &[&head(&give_up, 0)], end);
+        let _ = connection.write(&[&head(&give_up, 0)], end);
         self.shared.wait_until(end, &mut done).unwrap_or(Err(Ending::NoVerdict))
     }
 }
 
-/// Writes all pieces until `end`.
-fn write(writer: &Mutex<TcpStream>, pieces: &[&[u8]], end: Instant) -> io::Result<()> {
-    let mut stream = writer.lock().unwrap_or_else(PoisonError::into_inner);
-    for piece in pieces {
-        let mut rest = *piece;
-        while !rest.is_empty() {
-            stream.set_write_timeout(Some(left(end)?))?;
-            match stream.write(rest) {
-                Ok(count) => rest = &rest[count..],
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    return Err(io::ErrorKind::TimedOut.into());
-                }
-                Err(error) => return Err(error),
-            }
+impl Drop for Session {
+    fn drop(&mut self) {
+        if let Some(connection) = &self.connection
+            && !self.shared.is_superseded()
+        {
+            connection.leave(&self.shared);
         }
     }
-    Ok(())
 }
 
-impl Drop for Link {
-    fn drop(&mut self) {
-        let Some(reader) = self.reader.take() else { return };
-        let end = Instant::now() + FAREWELL;
-        let on_reader = reader.thread().id() == thread::current().id();
-        if !thread::panicking() {
-            let _ = write(&self.writer, &[&head(&ToCoordinator::Goodbye, 0)], end);
-        }
-        let stream = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        // Closing with bytes unread would reset the connection and could take the goodbye back, so the coordinator ends it.
-        let _ = stream.shutdown(Shutdown::Write);
-        if !on_reader {
-            self.shared.wait_for_reader(end);
-        }
-        let _ = stream.shutdown(Shutdown::Both);
-        drop(stream);
-        if !on_reader {
-            let _ = reader.join();
-        }
+impl Formed {
+    /// The first generation, of all that were launched.
+    fn first(size: u32, generation: u64) -> Formed {
+        Formed { generation, members: (0..size).collect(), failed: Vec::new(), may_live: Vec::new() }
     }
 }
 
 impl fmt::Debug for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let generation = format_args!("{:#018x}", self.generation);
+        let generation = format_args!("{:#018x}", self.generation());
         f.debug_struct("Session")
             .field("rank", &self.rank)
-            .field("size", &self.size)
+            .field("size", &self.size())
             .field("generation", &generation)
             .finish()
     }
-}
-
-/// A connection whose two sides know each other, and what the coordinator said to the rank that asked for its seat.
-struct Admitted {
-    stream: TcpStream,
-    decoder: Decoder,
-    answer: ToRank,
-}
-
-/// Reaches the coordinator and asks for a seat, again and again until `end` while nobody answers.
-fn connect(config: &JoinConfig, end: Instant) -> Result<Admitted, JoinError> {
-    let JoinConfig { coordinator, deadline: waited, .. } = *config;
-    let mut pause = FIRST_PAUSE;
-    let mut cause = String::from("there was no time to try");
-    loop {
-        let Ok(rest) = left(end) else { return Err(JoinError::Unreachable { coordinator, waited, cause }) };
-        match attempt(config, rest, end) {
-            Ok(admitted) => return Ok(admitted),
-            Err(GreetError::Io(error)) => cause = error.to_string(),
-            Err(GreetError::Foreign(first)) => return Err(JoinError::ForeignProtocol { coordinator, first }),
-            Err(GreetError::Version(theirs)) => {
-                return Err(JoinError::Version { ours: super::PROTOCOL_VERSION, theirs });
-            }
-            Err(GreetError::WrongSecret) => return Err(JoinError::WrongSecret(coordinator)),
-            Err(GreetError::NoRandomness(error)) => return Err(JoinError::System(error.to_string())),
-        }
-        thread::sleep(pause.min(end.saturating_duration_since(Instant::now())));
-        pause = (pause * 2).min(LONGEST_PAUSE);
-    }
-}
-
-fn attempt(config: &JoinConfig, rest: Duration, end: Instant) -> Result<Admitted, GreetError> {
-    let mut stream = TcpStream::connect_timeout(&config.coordinator, rest)?;
-    // A port that nobody listens on can be given to the very connection that looks for it, which then meets itself.
-    if stream.local_addr()? == stream.peer_addr()? {
-        return Err(io::Error::from(io::ErrorKind::ConnectionRefused).into());
-    }
-    stream.set_nodelay(true)?;
-    greeting::greet(&mut stream, &config.secret, end)?;
-    let join = ToCoordinator::Join { rank: config.rank, size: config.size, pid: std::process::id() };
-    stream.write_all(&head(&join, 0))?;
-    let mut decoder = Decoder::new(FROM_COORDINATOR);
-    let frame = loop {
-        if let Some(frame) = decoder.next().map_err(io::Error::other)? {
-            break frame;
-        }
-        // Byte by byte is slow and exact: what follows this frame stays for the reader.
-        let mut byte = [0];
-        greeting::read_exact(&mut stream, &mut byte, end)?;
-        decoder.push(&byte);
-    };
-    let answer = frame.message().map_err(io::Error::other)?;
-    Ok(Admitted { stream, decoder, answer })
 }
 
 fn refused(refusal: Refusal, ours: u32) -> JoinError {

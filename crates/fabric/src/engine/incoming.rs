@@ -305,10 +305,8 @@ impl Link {
         };
         if stream {
             send.phase = SendPhase::Streaming { sent: 0, to: Some(to) };
-            match send.purpose {
-                SendFor::Message { .. } => self.out.push_back(op),
-                SendFor::Put(_) | SendFor::Served { .. } => self.one.data.push_back(op),
-            }
+            // The peer waits for it, so that it does not stand behind messages that nobody may ever ask for.
+            self.one.data.push_back(op);
             return Ok(());
         }
         if granted <= before || granted > memory.len() as u64 {

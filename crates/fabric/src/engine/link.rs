@@ -387,9 +387,11 @@ impl Link {
                     outcome = status.outcome(source.len());
                     true
                 }
-                Op::Send(Send { purpose: SendFor::Message { .. }, phase: SendPhase::Streaming { .. }, .. }) => {
-                    sends_of_fragments
-                }
+                Op::Send(Send {
+                    purpose: SendFor::Message { .. },
+                    phase: SendPhase::Streaming { to: None, .. },
+                    ..
+                }) => sends_of_fragments,
                 Op::Send(_) | Op::Atomic(_) => true,
                 Op::Recv(recv) => match recv.phase {
                     RecvPhase::Filling { got, total } => got < total,

@@ -46,6 +46,7 @@
 //! An operation owns its memory ([`Exposed`](fulmen_memory::Exposed)) until its outcome. [`Link::cancel`] tells whether it
 //! was released at once. Bytes from the peer never decide about an allocation: what is kept is what has come.
 
+pub mod checksum;
 mod exports;
 mod frame;
 mod incoming;
@@ -55,6 +56,7 @@ mod moves;
 pub mod onesided;
 mod ops;
 mod outgoing;
+mod reliable;
 #[cfg(test)]
 mod tests;
 
@@ -65,6 +67,7 @@ pub use moves::{Copy, Into, Posting};
 pub use onesided::{At, Atomic, Counter, Request};
 pub use ops::{OpId, Source, Target};
 pub use outgoing::{Body, Outgoing};
+pub use reliable::{Reliable, ReliableConfig, Verdict};
 
 /// The bits of a tag that say what a message is, and not which one.
 pub const LABEL: u64 = 0xff << 48;

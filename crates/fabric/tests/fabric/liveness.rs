@@ -357,6 +357,6 @@ fn a_deadline_also_bounds_the_wait_for_a_stopped_senders_memory() {
     // A receive that nobody waits for is tried again and again.
     let receive = fabric.start_recv(1, 2, &into).unwrap();
     victim.signal(Signal::CONT);
-    assert_eq!(receive.wait(LONG).unwrap(), OFFERED);
+    assert_eq!(receive.wait(LONG).unwrap(), OFFERED as u64);
     assert_eq!(into.into_block().unwrap().as_slice::<u8>(), [7; OFFERED]);
 }

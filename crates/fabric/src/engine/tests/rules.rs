@@ -148,6 +148,26 @@ fn a_message_of_another_label_meets_its_receive_and_ends_it() {
 }
 
 #[test]
+fn an_offer_that_is_asked_for_in_frames_passes_messages_that_nobody_asks_for() {
+    let (mut one, mut other) = pair(Rendezvous::Matched);
+    let offered = one.send(1, Source::Offered { memory: memory(100_000), place: Place::default() });
+    let later = one.send(1, Source::Memory(memory(100_000)));
+    let settle = |one: &mut Link, other: &mut Link| while carry(one, other) + carry(other, one) > 0 {};
+    settle(&mut one, &mut other);
+    // What is kept of the second message is all that may be, and its sender is held.
+    let target = || Target::Memory { memory: memory(100_000), direct: false };
+    let first = other.recv(1, target());
+    settle(&mut one, &mut other);
+    assert_eq!(outcome(&mut other, first), Some(Ok(100_000)));
+    assert_eq!(outcome(&mut one, offered), Some(Ok(100_000)));
+    assert_eq!(outcome(&mut one, later), None);
+    let second = other.recv(1, target());
+    settle(&mut one, &mut other);
+    assert_eq!(outcome(&mut other, second), Some(Ok(100_000)));
+    assert_eq!(outcome(&mut one, later), Some(Ok(100_000)));
+}
+
+#[test]
 fn lent_bytes_go_only_with_their_thread() {
     let (mut one, mut other) = pair(Rendezvous::Mapped);
     let bytes = [9; 1000];

@@ -1,0 +1,81 @@
+//! Whether a process of this host has ended.
+
+pub(super) use system::Watch;
+
+#[cfg(target_os = "linux")]
+mod system {
+    use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+    /// A process, whatever becomes of its number. The descriptor is readable once it has ended.
+    pub struct Watch(OwnedFd);
+
+    impl Watch {
+        /// `None` where the system knows no such process, as in another container, or has no descriptor for it.
+        pub fn open(pid: u32) -> Option<Watch> {
+            let pid = Pid::from_raw(pid.try_into().ok()?)?;
+            pidfd_open(pid, PidfdFlags::empty()).ok().map(Watch)
+        }
+
+        /// What to wait for.
+        pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+            Some(self.0.as_fd())
+        }
+
+        /// Whether it has ended, by now.
+        pub fn has_ended(&self) -> bool {
+            let mut fds = [PollFd::new(&self.0, PollFlags::IN)];
+            matches!(poll(&mut fds, Some(&Timespec::default())), Ok(1..))
+        }
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+mod system {
+    use std::os::fd::BorrowedFd;
+
+    use rustix::io::Errno;
+    use rustix::process::{Pid, test_kill_process};
+
+    /// A process by its number. There is nothing to wait for; a number that was given to another process counts as the
+    /// process that had it, which is the careful mistake.
+    pub struct Watch(Pid);
+
+    impl Watch {
+        /// `None` where the system knows no such process.
+        pub fn open(pid: u32) -> Option<Watch> {
+            let pid = Pid::from_raw(pid.try_into().ok()?)?;
+            test_kill_process(pid).is_ok().then_some(Watch(pid))
+        }
+
+        /// What to wait for.
+        pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+            None
+        }
+
+        /// Whether it has ended, by now.
+        pub fn has_ended(&self) -> bool {
+            test_kill_process(self.0) == Err(Errno::SRCH)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_process_has_ended_when_it_was_killed() {
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let watch = Watch::open(child.id()).unwrap();
+        let before = watch.has_ended();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!before && watch.has_ended());
+        assert!(Watch::open(0).is_none() && Watch::open(u32::MAX).is_none());
+    }
+}
