@@ -1,6 +1,7 @@
 //! What a program can choose.
 
 use std::env;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// The deadline of an operation where nothing else was asked for.
@@ -37,6 +38,10 @@ pub struct FabricOptions {
     pub silence: Duration,
     /// How a thread waits; `None` chooses by the number of ranks and of processors.
     pub poll: Option<PollPolicy>,
+    /// Whether the last operations are recorded ([`recorder`](crate::recorder)): yes, unless `FULMEN_RECORD` is 0.
+    pub record: bool,
+    /// Where records are written when something fails and on SIGUSR1: `FULMEN_TRACE_DIR`, or else nowhere.
+    pub trace_dir: Option<PathBuf>,
 }
 
 /// How much a link carries at once. The same on all ranks.
@@ -96,6 +101,8 @@ impl Default for FabricOptions {
             verify_data: false,
             silence: DEFAULT_SILENCE,
             poll: None,
+            record: true,
+            trace_dir: None,
         }
     }
 }
@@ -115,11 +122,14 @@ pub enum OptionsError {
     /// The pool's size is no size.
     #[error("FULMEN_POOL is \"{0}\": give a size of at least 64K, such as 256M or 1G")]
     Pool(String),
+    /// It is neither on nor off.
+    #[error("FULMEN_RECORD is \"{0}\": give 1 to record the last operations, or 0 not to")]
+    Record(String),
 }
 
 impl FabricOptions {
-    /// The defaults, with what `FULMEN_TIMEOUT`, `FULMEN_SILENCE`, `FULMEN_POOL`, `FULMEN_VERIFY_DATA` and
-    /// `FULMEN_PROFILE` say. A profile turns windows off.
+    /// The defaults, with what `FULMEN_TIMEOUT`, `FULMEN_SILENCE`, `FULMEN_POOL`, `FULMEN_VERIFY_DATA`, `FULMEN_RECORD`,
+    /// `FULMEN_TRACE_DIR` and `FULMEN_PROFILE` say. A profile turns windows off.
     ///
     /// # Errors
     /// [`OptionsError`] for a value that means nothing.
@@ -136,6 +146,14 @@ impl FabricOptions {
         if let Some(text) = lookup("FULMEN_POOL") {
             options.pool = parse_size(&text).filter(|size| *size >= 64 << 10).ok_or(OptionsError::Pool(text))?;
         }
+        if let Some(text) = lookup("FULMEN_RECORD") {
+            options.record = match text.trim() {
+                "0" => false,
+                "1" => true,
+                _ => return Err(OptionsError::Record(text)),
+            };
+        }
+        options.trace_dir = lookup("FULMEN_TRACE_DIR").map(PathBuf::from);
         if let Some(text) = lookup("FULMEN_SILENCE") {
             options.silence = parse_timeout(&text).ok_or(OptionsError::Silence(text))?;
         }
@@ -194,6 +212,8 @@ mod tests {
         assert!(with("FULMEN_VERIFY_DATA", "1").unwrap().verify_data);
         assert!(!with("FULMEN_VERIFY_DATA", "0").unwrap().verify_data);
         assert!(!with("FULMEN_PROFILE", "thunderbolt").unwrap().windows);
+        assert!(!with("FULMEN_RECORD", "0").unwrap().record && with("FULMEN_RECORD", "1").unwrap().record);
+        assert_eq!(with("FULMEN_TRACE_DIR", "/tmp/x").unwrap().trace_dir, Some("/tmp/x".into()));
     }
 
     #[test]
@@ -210,5 +230,7 @@ mod tests {
             let text = with("FULMEN_POOL", value).unwrap_err().to_string();
             assert!(text.contains("FULMEN_POOL") && text.contains(value), "{text}");
         }
+        let text = with("FULMEN_RECORD", "maybe").unwrap_err().to_string();
+        assert!(text.contains("FULMEN_RECORD") && text.contains("maybe"), "{text}");
     }
 }

@@ -191,7 +191,7 @@ impl End {
             if posted.come == posted.memory.len() {
                 let op = posted.op;
                 self.posted.pop_front();
-                assert!(self.link.landed(op), "nothing is verified here");
+                let _ = self.link.landed(op);
             }
         }
         true

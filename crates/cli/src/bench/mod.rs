@@ -6,6 +6,7 @@
 mod cases;
 pub mod machine;
 mod measure;
+mod onesided;
 mod operation;
 mod rank;
 mod size;
@@ -47,11 +48,16 @@ pub const RANK: &str = "__bench";
 /// registered memory, until the receiver has said that all arrived. Both run between neighbours (ranks 0 and 1, 2 and 3 …)
 /// at once; with an odd N, the last rank watches.
 ///
+/// put, get, fetch-add and compare-swap are one after the other, each until it has taken effect, by the even rank of two on
+/// memory that the odd one shares; the words of fetch-add and compare-swap are u64. `target_cpu_us` is what one costs the other
+/// rank's processors while its program sleeps. put-latency is half a round trip of puts, each of which the other rank waits for.
+///
 /// Data depends on rank, index and round. Results are compared with what must come out, bit by bit, every element of them:
 /// `wrong` counts those that differ, over all ranks. Up to 64 KiB, each batch has data of its own, outputs are spoilt before
 /// it, and what its last call gave is compared. Above, this is done with a call before the measurement, with the last of the
 /// measured calls, which then all have the same data, and with a call after it. A barrier's `wrong` counts ranks that came
-/// to the last barrier of a batch when another had already left it.
+/// to the last barrier of a batch when another had already left it; that of fetch-add and compare-swap counts calls that gave
+/// another value than what must have been there.
 ///
 /// Exit code: 0 when everything was right, 1 when something was wrong, 2 for bad input, else that of the rank that failed
 /// first.

@@ -264,8 +264,9 @@ fn direct(rendezvous: Rendezvous, len: usize) -> Pair {
     let pair = Pair::new(rendezvous, len);
     let exports = pair.other.exports().clone();
     exports.remove(pair.key);
-    let key =
-        exports.add_direct(pair.memory.clone(), Rights::all(), Place { key: 77, offset: 1000, checksum: 0 }).unwrap();
+    let key = exports
+        .add_direct(pair.memory.clone(), Rights::all(), Place { key: 77, offset: 1000, ..Place::default() })
+        .unwrap();
     Pair { key, ..pair }
 }
 
@@ -315,7 +316,7 @@ fn a_get_is_offered_and_lands_directly_or_is_copied_by_the_reader() {
     let op = pair.one.get(pair.at(64), Target::Memory { memory: into, direct: false });
     pair.settle();
     let copy = pair.one.next_copy(&mut Lent::Nothing).unwrap();
-    assert_eq!((copy.op, copy.from, copy.len), (op, Place { key: 77, offset: 1064, checksum: 0 }, 3000));
+    assert_eq!((copy.op, copy.from, copy.len), (op, Place { key: 77, offset: 1064, ..Place::default() }, 3000));
     pair.one.copied(op, true);
     assert_eq!(outcome(&mut pair.one, op), Some(Ok(3000)));
     pair.settle();
@@ -463,6 +464,8 @@ fn a_peer_that_leaves_or_is_lost_ends_operations_and_frees_what_it_worked_on() {
         let put = pair.one.put(pair.at(0), offered, Some(Counter { at: pair.at(4096), add: 1 }));
         let get = pair.one.get(pair.at(0), Target::Memory { memory: memory(3000), direct: true });
         pair.settle();
+        let queued = [Source::Bytes([1].into()), Source::Lent(1000)];
+        let queued = queued.map(|source| pair.other.put(At { key: 1, offset: 0 }, source, None));
         if leave {
             pair.one.close();
             carry(&mut pair.one, &mut pair.other);
@@ -476,7 +479,11 @@ fn a_peer_that_leaves_or_is_lost_ends_operations_and_frees_what_it_worked_on() {
         assert_eq!(memory.atomic_u64(4096).load(Ordering::Acquire), 0);
         let late = other.put(At { key, offset: 0 }, Source::Bytes([1].into()), None);
         let due = if leave { OpError::Left } else { OpError::Severed };
-        assert_eq!(outcome(&mut other, late), Some(Err(due)));
+        for op in [late, queued[0], queued[1]] {
+            assert_eq!(outcome(&mut other, op), Some(Err(due)));
+        }
+        assert_eq!(other.awaits_lender(), [None, None]);
+        while frame(&mut other, &Lent::Nothing).is_some() {}
         one.sever();
         for op in [put, get] {
             assert_eq!(outcome(&mut one, op), Some(Err(OpError::Severed)));

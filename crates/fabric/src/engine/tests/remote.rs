@@ -95,7 +95,7 @@ impl Remote {
             } else {
                 let key = places.len() as u64 + 100;
                 places.insert(key, area.whole.clone());
-                let place = Place { key, offset: GUARD as u64, checksum: 0 };
+                let place = Place { key, offset: GUARD as u64, ..Place::default() };
                 exports.add_direct(area.memory.clone(), rights, place).unwrap()
             };
             area
@@ -112,6 +112,10 @@ impl Remote {
             exports: exports.clone(),
         };
         (remote, exports)
+    }
+
+    pub(super) fn lends(&self) -> bool {
+        self.asked.iter().any(|asked| asked.lent && asked.op.is_some())
     }
 
     /// One of the operations under way whose memory is a thread's own.
@@ -466,7 +470,7 @@ fn grow(word: &mut [u8], add: u64) {
 }
 
 fn rounds() -> u32 {
-    cases(100_000, 150)
+    cases(20_000, 120)
 }
 
 proptest! {
