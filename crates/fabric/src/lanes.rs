@@ -8,7 +8,7 @@ use fulmen_memory::Exposed;
 use fulmen_reach::ReachError;
 
 use crate::driver::{Broken, Parker, Retired, Wire};
-use crate::engine::{Copy, Into, Lent, Link, OpId};
+use crate::engine::{Copy, Incoming, Into, Lent, Link, OpId, checksum};
 use crate::liveness::Life;
 use crate::map::{Neighbours, RegionRef};
 use crate::onesided::OneSided;
@@ -25,6 +25,8 @@ const FOR_OTHERS: Duration = Duration::from_millis(100);
 pub(crate) enum CopyError {
     /// The peer has not handed its memory over yet.
     Late,
+    /// Its checksum is wrong.
+    Corrupted,
     Failed(FabricError),
 }
 
@@ -172,6 +174,10 @@ impl Lanes {
                 lane.link.put_back(op);
                 return false;
             }
+            Err(CopyError::Corrupted) => {
+                self.fail(rank, lane, Broken("a corrupted message: its checksum is wrong".into()));
+                lane.link.copied(op, false);
+            }
             Err(CopyError::Failed(error)) => {
                 tracing::warn!(rank, %error, "a message could not be copied");
                 lane.link.copied(op, false);
@@ -236,7 +242,27 @@ impl Lanes {
 
     /// Whether somebody has to look after this rank's end of anything, although no thread of the program waits.
     pub(crate) fn is_busy(&self) -> bool {
-        self.is_demanding() || self.unfinished() > 0 || self.onesided.has_quarantined()
+        self.is_demanding() || self.onesided.serves() || self.unfinished() > 0 || self.onesided.has_quarantined()
+    }
+
+    /// The ranks that are in the middle of an operation on this rank's share, which has ended.
+    pub(crate) fn still_working_on(&self, slot: u32, tag: u64) -> Vec<u32> {
+        match self.onesided.in_quarantine(slot, tag) {
+            Some(memory) => self.working_on(slot, &memory),
+            None => Vec::new(),
+        }
+    }
+
+    fn working_on(&self, slot: u32, memory: &Exposed) -> Vec<u32> {
+        let mut ranks = self.onesided.working_on(slot);
+        let serving = |rank: &u32| self.lock(*rank).is_some_and(|lane| lane.link.is_serving(memory));
+        ranks.extend((0..self.lanes.len() as u32).filter(serving));
+        ranks
+    }
+
+    /// Lets go of the memory of shares that have ended, as far as nobody works on it any more.
+    pub(crate) fn sweep(&self) {
+        self.onesided.sweep(|slot, memory| self.working_on(slot, memory).is_empty());
     }
 
     /// Sends that have not ended.
@@ -304,12 +330,21 @@ impl Lanes {
             error => CopyError::Failed(error),
         })?;
         match copy.into {
-            Into::Memory(memory) => from.copy_to(0, &memory, 0, from.len()),
+            Into::Memory(memory) => {
+                from.copy_to(0, &memory, 0, from.len());
+                verify(copy.checksum, &memory)
+            }
             Into::Lent => {
                 let bytes = lent.target(copy.op).expect("the copy was given to the thread that lends its target");
-                from.read(0, &mut bytes[..from.len()]);
+                let bytes = &mut bytes[..from.len()];
+                from.read(0, bytes);
+                verify(copy.checksum, &*bytes)
             }
         }
-        Ok(())
     }
+}
+
+fn verify(expected: Option<u32>, copied: &(impl Incoming + ?Sized)) -> Result<(), CopyError> {
+    let wrong = expected.is_some_and(|expected| checksum::append(0, copied, 0) != expected);
+    if wrong { Err(CopyError::Corrupted) } else { Ok(()) }
 }

@@ -154,7 +154,7 @@ impl Fabric {
     }
 
     /// Moves a new operation on as far as it goes at once; the progress thread sees to the rest.
-    fn go_on(&self, name: OpName, rank: u32, op: OpId) -> Operation {
+    pub(crate) fn go_on(&self, name: OpName, rank: u32, op: OpId) -> Operation {
         let lanes = &self.inner.lanes;
         if let Some(lane) = lanes.lock(rank) {
             let (_, lane) = lanes.pump(rank, lane, &mut Lent::Nothing, Some(op), None);
@@ -167,7 +167,7 @@ impl Fabric {
         Operation { fabric: self.clone(), rank, name, state: State::Link(op) }
     }
 
-    fn lane(&self, op: OpName, rank: u32) -> Result<MutexGuard<'_, Lane>, FabricError> {
+    pub(crate) fn lane(&self, op: OpName, rank: u32) -> Result<MutexGuard<'_, Lane>, FabricError> {
         self.inner.check_peer(op, rank)?;
         self.inner.lanes.lock(rank).ok_or(FabricError::NoLink { op, rank })
     }
@@ -208,7 +208,7 @@ impl Fabric {
     }
 
     /// Waits for an operation's end, and gives it up at the deadline.
-    fn finish(
+    pub(crate) fn finish(
         &self,
         name: OpName,
         rank: u32,

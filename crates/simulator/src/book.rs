@@ -9,7 +9,7 @@ use fulmen_fabric::engine::OpError;
 
 use crate::messages::Wrong;
 use crate::report::Broken;
-use crate::share::{LOOSE, Share, WORDS};
+use crate::share::{Keys, LOOSE, Share, WORDS};
 
 /// What was asked.
 #[derive(Clone, Debug)]
@@ -60,8 +60,10 @@ struct Entry {
 }
 
 /// What one end asked of the other's memory.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Book {
+    /// Under which the owner shares its memory.
+    pub keys: Keys,
     entries: Vec<Entry>,
     next: u64,
     fences: u64,
@@ -72,8 +74,8 @@ pub(crate) struct Book {
 }
 
 impl Book {
-    pub(crate) fn new(area: &[u8]) -> Book {
-        Book { ideal: area.to_vec(), next: 1, ..Book::default() }
+    pub(crate) fn new(keys: Keys, area: &[u8]) -> Book {
+        Book { keys, entries: Vec::new(), next: 1, fences: 0, ideal: area.to_vec(), closed: false }
     }
 
     /// The number of the next operation.

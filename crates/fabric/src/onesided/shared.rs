@@ -57,11 +57,9 @@ impl Shared {
             return Ok(value);
         }
         let onesided = &self.fabric.inner.onesided;
-        let listeners = onesided.own().line(self.key.slot as usize).listeners();
-        // Whoever changes a word looks at this after that, and this thread at the word after this.
-        listeners.fetch_add(1, Ordering::SeqCst);
+        onesided.begin_wait(self.key.slot);
         let waited = self.fabric.wait(OP, On::All, timeout, ready);
-        listeners.fetch_sub(1, Ordering::SeqCst);
+        onesided.end_wait(self.key.slot);
         waited
     }
 
@@ -79,7 +77,7 @@ impl Shared {
         let until = clock::after(timeout);
         self.revoke();
         for look in 0_u32.. {
-            let missing = inner.onesided.still_working_on(self.key.slot, self.key.tag);
+            let missing = inner.lanes.still_working_on(self.key.slot, self.key.tag);
             if missing.is_empty() {
                 break;
             }
@@ -87,13 +85,13 @@ impl Shared {
                 let link = inner.link_kind();
                 return Err(FabricError::TimedOut { op: OP, link, waited: started.elapsed(), missing });
             }
-            if look < YIELDS {
+            if inner.lanes.pump_all() || look < YIELDS {
                 thread::yield_now();
             } else {
                 thread::sleep(NAP);
             }
         }
-        inner.onesided.sweep();
+        inner.lanes.sweep();
         Ok(())
     }
 
@@ -106,7 +104,7 @@ impl Drop for Shared {
     fn drop(&mut self) {
         let inner = &self.fabric.inner;
         self.revoke();
-        inner.onesided.sweep();
+        inner.lanes.sweep();
         if inner.onesided.has_quarantined() {
             inner.progress.need();
         }

@@ -42,6 +42,8 @@ pub(crate) struct Rails {
     pub(crate) rails: Vec<Option<(Config, Rail)>>,
     /// How the pool is to be cut, so that each of its blocks lies in one registration.
     pub(crate) rule: ChunkRule,
+    /// The pool.
+    pub(crate) registered: Arc<Registered>,
 }
 
 /// One queue pair of a link, as its rank tells the peer.
@@ -103,7 +105,7 @@ pub(crate) fn connect(
         rails.push(Some((plan.config(&options.flow), rail)));
     }
     let rule = prepared.port.device.info().limits.registration;
-    Ok(Rails { hub, rails, rule })
+    Ok(Rails { hub, rails, rule, registered: prepared.registered })
 }
 
 fn ends_for(all: &[Vec<Option<Ends>>], from: u32, to: u32) -> Result<Ends, StartError> {

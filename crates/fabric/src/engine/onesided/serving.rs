@@ -137,7 +137,7 @@ impl Link {
             if put.len == 0 {
                 return Err(ProtocolError::Malformed { what: "an offer of nothing" });
             }
-            let place = Place { key: place.key.get(), offset: place.offset.get() };
+            let place = Place { key: place.key.get(), offset: place.offset.get(), checksum: 0 };
             match self.permit(&put) {
                 Ok((found, then)) => {
                     let op = self.serve_put(&put, found, then);
@@ -244,8 +244,9 @@ impl Link {
             }
         };
         let few = len <= FEW * (self.config.frame - FRAGMENT_HEADER) as u64;
+        let may_offer = !few && !self.config.verify;
         let (source, phase) = match found {
-            Found { memory, direct: Some(place) } if !few && request.flags & DIRECT != 0 => {
+            Found { memory, direct: Some(place) } if may_offer && request.flags & DIRECT != 0 => {
                 (Source::Offered { memory, place }, SendPhase::Offering)
             }
             Found { memory, .. } => (Source::Memory(memory), SendPhase::Streaming { sent: 0, to: Some(to) }),

@@ -33,7 +33,7 @@ impl Busy {
         let keys = rights.map(|rights| {
             let part = region.slice(index * 2 * SIZE..index * 2 * SIZE + SIZE);
             index += 1;
-            let place = Place { key: index as u64, offset: 0 };
+            let place = Place { key: index as u64, ..Place::default() };
             let key = match index % 2 {
                 0 => exports.add(part, rights),
                 _ => exports.add_direct(part, rights, place),
@@ -239,7 +239,7 @@ proptest! {
                 match posting {
                     Posting::Receive { op, memory } => {
                         link.granted(op, memory.len() as u64);
-                        link.landed(op);
+                        assert!(link.landed(op));
                     }
                     Posting::Send { memory, range, .. } => prop_assert!(range.end <= memory.len() as u64),
                 }
