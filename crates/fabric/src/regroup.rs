@@ -158,6 +158,8 @@ impl Inner {
         for callback in callbacks.iter().filter_map(Weak::upgrade) {
             callback(&reason);
         }
+        let life = &self.lanes.life;
+        self.onesided.retire(|rank| life.loss(rank).is_none());
         self.lanes.retire();
         self.lanes.sweep();
         if let Some(neighbours) = &self.neighbours {

@@ -56,6 +56,7 @@ impl Fabric {
     /// and [`FabricError::Reach`] and [`FabricError::NoRandom`] if the system refuses.
     pub fn share(&self, memory: &Exposed, rights: Rights) -> Result<Shared, FabricError> {
         const OP: OpName = "share";
+        self.inner.check_goes_on(OP)?;
         self.inner.lanes.sweep();
         let key = self.inner.onesided.share(OP, memory, rights)?;
         if self.inner.onesided.serves() {

@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use fulmen_memory::{Exposed, Region};
 use fulmen_reach::{ReachError, ShareKey};
@@ -12,6 +14,10 @@ use super::table::{self, Area, Export, Hazards, SLOTS, fence_everywhere, fences}
 use crate::engine::{Exports, Place, Rights};
 use crate::map::Neighbours;
 use crate::{FabricError, OpName};
+
+/// The longest operation of a rank that runs, and how often it is looked for.
+const PATIENCE: Duration = Duration::from_secs(2);
+const NAP: Duration = Duration::from_micros(100);
 
 /// One-sided operations of a rank, in both roles.
 pub(crate) struct OneSided {
@@ -280,6 +286,23 @@ impl Drop for OneSided {
             if !self.working_on(slot).is_empty() {
                 std::mem::forget(own.memory);
             }
+        }
+    }
+}
+
+impl OneSided {
+    /// Ends all shares, and waits until none of the ranks that go on is in the middle of an operation on them: no longer than
+    /// such a rank needs for one, unless it was stopped just now.
+    pub(crate) fn retire(&self, goes_on: impl Fn(u32) -> bool) {
+        self.revoke_all();
+        let end = Instant::now() + PATIENCE;
+        let works = || {
+            let books = self.books();
+            let mut working = books.quarantine.iter().flat_map(|(slot, _)| self.working_on(*slot));
+            working.any(&goes_on)
+        };
+        while works() && Instant::now() < end {
+            thread::sleep(NAP);
         }
     }
 }
