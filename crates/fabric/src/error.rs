@@ -6,6 +6,7 @@ use std::time::Duration;
 use fulmen_memory::{PoolError, RegionError};
 use fulmen_reach::ReachError;
 
+use crate::Rights;
 use crate::bootstrap::{LossCause, SessionError};
 
 /// The name of an operation, as errors show it: `recv`, `all_reduce`.
@@ -47,6 +48,10 @@ pub enum Loss {
     /// (a process that was stopped for long is), found the link broken, or left before this rank took its messages.
     #[error("it has given up the link to this rank")]
     GaveUp,
+    /// It has asked for a new generation of ranks ([`Fabric::regroup`](crate::Fabric::regroup)), and takes no part in this
+    /// one any more.
+    #[error("it has asked for a new generation of ranks: do so here, too (shrink or rejoin)")]
+    Regroups,
     /// It sent what the protocol does not allow, or the link to it failed.
     #[error("the link broke: {0}")]
     Broken(String),
@@ -158,8 +163,8 @@ pub enum FabricError {
         /// The operation.
         op: OpName,
     },
-    /// A peer's reference to memory does not fit the memory that it names.
-    #[error("{op}: rank {rank} named {len} bytes at {offset} of a region of {region} bytes")]
+    /// Bytes do not all lie in the memory of which they are to be a part.
+    #[error("{op}: {len} bytes at {offset} do not lie in the {region} bytes of rank {rank}'s memory")]
     OutOfBounds {
         /// The operation.
         op: OpName,
@@ -171,6 +176,50 @@ pub enum FabricError {
         len: u64,
         /// Bytes of the region.
         region: u64,
+    },
+    /// The key names no memory that the rank shares.
+    #[error("{op}: rank {rank} shares no memory under this key: it is another rank's, or the share has ended")]
+    NoSuchKey {
+        /// The operation.
+        op: OpName,
+        /// The rank.
+        rank: u32,
+    },
+    /// The memory was shared without the right to do this.
+    #[error("{op}: rank {rank}'s memory does not allow {}: share it with this right", RightNames(*.need))]
+    NotPermitted {
+        /// The operation.
+        op: OpName,
+        /// The rank whose memory it is.
+        rank: u32,
+        /// What was needed.
+        need: Rights,
+    },
+    /// Atomics need words at multiples of 8 bytes.
+    #[error("{op}: no 64-bit word of rank {rank}'s memory lies at {offset}: atomics need multiples of 8 bytes")]
+    Misaligned {
+        /// The operation.
+        op: OpName,
+        /// The rank.
+        rank: u32,
+        /// Where the word should be.
+        offset: u64,
+    },
+    /// This rank shares as much memory as it can.
+    #[error("{op}: a rank shares at most {most} pieces of memory at a time: close some, or share larger ones")]
+    TooManyShares {
+        /// The operation.
+        op: OpName,
+        /// How many there can be.
+        most: usize,
+    },
+    /// The system gives no random bytes.
+    #[error("{op}: no random bytes for a key: {cause}")]
+    NoRandom {
+        /// The operation.
+        op: OpName,
+        /// What the system said.
+        cause: getrandom::Error,
     },
     /// Ranks called a collective operation with different arguments.
     #[error("{op}: rank {rank} asked for {theirs} and this rank for {ours}: call it alike on all ranks")]
@@ -220,6 +269,12 @@ pub enum FabricError {
         /// Why.
         cause: std::sync::Arc<PoolError>,
     },
+    /// This rank has gone on to another generation, and no rank was lost before.
+    #[error("{op}: this generation of ranks has ended: use what the regrouping returned")]
+    Ended {
+        /// The operation.
+        op: OpName,
+    },
     /// Ranks could not agree through the coordinator.
     #[error("{op}: {cause}")]
     Session {
@@ -228,6 +283,20 @@ pub enum FabricError {
         /// Why.
         cause: SessionError,
     },
+}
+
+/// Rights in an error's text.
+struct RightNames(Rights);
+
+impl fmt::Display for RightNames {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = [(Rights::READ, "reading"), (Rights::WRITE, "writing"), (Rights::ATOMIC, "atomics")];
+        let named = names.into_iter().filter(|(right, _)| self.0.contains(*right));
+        for (index, (_, name)) in named.enumerate() {
+            write!(f, "{}{name}", if index == 0 { "" } else { " and " })?;
+        }
+        Ok(())
+    }
 }
 
 /// Ranks in an error's text.

@@ -5,11 +5,15 @@
 //! - [`Fabric`]: the ranks, connected.
 //! - [`Fabric::send`], [`Fabric::recv`]: tagged messages; [`Operation`]: those that go on by themselves.
 //! - [`Window`]: memory of every rank that all ranks map.
+//! - [`Fabric::share`], [`Fabric::remote`]: memory of a rank on which others work while it does something else.
+//! - [`Fabric::regroup`]: going on without ranks that were lost, or with others in their place.
 //! - [`Fabric::wait`]: waiting with a deadline and an eye on the peers.
 #![forbid(unsafe_code)]
 
 pub mod bootstrap;
 mod clock;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod driver;
 pub mod engine;
 mod error;
@@ -20,8 +24,10 @@ pub mod launch;
 mod liveness;
 mod map;
 mod messages;
+mod onesided;
 mod options;
 mod progress;
+mod regroup;
 #[cfg(test)]
 mod tests;
 mod wait;
@@ -31,12 +37,14 @@ pub use bootstrap::{
     Coordinator, JoinConfig, JoinError, LossCause, LostRank, Regroup, RegroupError, Secret, Session, SessionError,
 };
 pub use driver::device::DeviceError;
-pub use engine::LABEL as TAG_LABEL;
+pub use engine::{LABEL as TAG_LABEL, Rights};
 pub use error::{FabricError, LinkKind, Loss, OpName};
 pub use fabric::{Fabric, Providers, StartError};
 pub use launch::{Launch, LaunchError};
 pub use liveness::On;
 pub use map::RegionRef;
 pub use messages::Operation;
-pub use options::{DEFAULT_POOL, DEFAULT_TIMEOUT, FabricOptions, Flow, OptionsError, PollPolicy};
+pub use onesided::{Batch, InvalidKey, Remote, RemoteKey, Shared};
+pub use options::{DEFAULT_PATIENCE, DEFAULT_POOL, DEFAULT_TIMEOUT, FabricOptions, Flow, OptionsError, PollPolicy};
+pub use regroup::RecoveryError;
 pub use window::Window;

@@ -2,7 +2,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::tlsf::Tlsf;
-use crate::{Block, ChunkRule, Region, RegionError};
+use crate::{Block, ChunkRule, Exposed, Region, RegionError};
 
 /// Every block starts at a multiple of this many bytes: a cache line, and enough for every vector type.
 pub(crate) const GRAIN: usize = 64;
@@ -33,6 +33,9 @@ pub enum PoolError {
         /// Bytes of the longest piece.
         largest: usize,
     },
+    /// The pool was [taken back](Pool::take_back).
+    #[error("the pool was taken back from its peers and gives no more blocks: take them from the new one")]
+    TakenBack,
 }
 
 /// How a pool stands.
@@ -64,11 +67,18 @@ struct Shared {
     pieces: usize,
     longest_piece: usize,
     books: Mutex<Books>,
+    /// Held while the memory is taken back.
+    taking: Mutex<()>,
+    /// Memory that nobody may have until somebody knows that no peer writes it any more. Handles keep the pool, so that
+    /// memory which is never restored is never used again.
+    withheld: Mutex<Vec<Exposed>>,
 }
 
 struct Books {
     tlsf: Tlsf,
     blocks: usize,
+    /// Nothing is given any more.
+    closed: bool,
 }
 
 impl Pool {
@@ -104,21 +114,25 @@ impl Pool {
                 longest_piece = longest_piece.max(end - start);
             }
         }
-        let books = Mutex::new(Books { tlsf, blocks: 0 });
-        Ok(Pool { shared: Arc::new(Shared { region: region.clone(), pieces: count, longest_piece, books }) })
+        let books = Mutex::new(Books { tlsf, blocks: 0, closed: false });
+        let (region, taking, withheld) = (region.clone(), Mutex::default(), Mutex::default());
+        Ok(Pool { shared: Arc::new(Shared { region, pieces: count, longest_piece, books, taking, withheld }) })
     }
 
     /// Cuts a block of `len` bytes (zero is allowed).
     ///
     /// # Errors
     /// [`PoolError::Full`] if no free piece is long enough, [`PoolError::LargerThanChunk`] if none can ever be because
-    /// the rule cuts the region into several, shorter pieces.
+    /// the rule cuts the region into several, shorter pieces, and [`PoolError::TakenBack`].
     pub fn take(&self, len: usize) -> Result<Block, PoolError> {
         if len > self.shared.longest_piece && self.shared.pieces > 1 {
             return Err(PoolError::LargerThanChunk { len, largest: self.shared.longest_piece });
         }
         let grains = len.div_ceil(GRAIN).max(1);
         let mut books = self.shared.books();
+        if books.closed {
+            return Err(PoolError::TakenBack);
+        }
         match books.tlsf.take(grains) {
             Some((node, start)) => {
                 books.blocks += 1;
@@ -138,6 +152,49 @@ impl Pool {
     #[must_use]
     pub fn region(&self) -> &Region {
         &self.shared.region
+    }
+
+    /// Cuts this process's view of the memory off from everybody who maps it: what others write from now on is never
+    /// seen here. Blocks, and exposed handles of them, stay what they are, at the same addresses and with the same bytes;
+    /// threads of this process may read and write them meanwhile, and no store of theirs is lost. What others write
+    /// *while* this runs may be seen or not.
+    ///
+    /// For memory that a process may still write which nobody waits for any more, because it was stopped. Peers that
+    /// map the region no longer see what is written here, and the region can be [shared](Region::fd) no more. The pool
+    /// gives no more blocks; those that are out return to it. Pages of blocks are copied, so that they take memory twice
+    /// until nobody else maps the region. A device that registered the region is to be rid of it before: it may know the
+    /// pages by themselves.
+    ///
+    /// A second call does nothing.
+    ///
+    /// # Errors
+    /// [`RegionError::CannotTakeBack`] for memory that was [adopted](Region::adopt); [`RegionError::NoMemory`] if there is
+    /// none for the copies, and what else the system refuses: then others may still write, and another call goes on. The
+    /// pool gives no blocks in either case.
+    pub fn take_back(&self) -> Result<(), RegionError> {
+        let _taking = self.shared.taking.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut books = self.shared.books();
+        books.closed = true;
+        let mut taken: Vec<_> = books.tlsf.taken().map(|(start, len)| start * GRAIN..(start + len) * GRAIN).collect();
+        drop(books);
+        taken.sort_unstable_by_key(|range| range.start);
+        self.shared.region.take_back(&taken)
+    }
+
+    /// Keeps memory out of use that a peer may still write, until [`Pool::restore`]; for ever, if that is never called.
+    pub fn withhold(&self, memory: Exposed) {
+        self.withheld().push(memory);
+    }
+
+    /// Gives back what was withheld: no peer writes it any more, says the caller.
+    pub fn restore(&self) {
+        // The lock goes first: what is dropped returns to the pool.
+        let withheld = std::mem::take(&mut *self.withheld());
+        drop(withheld);
+    }
+
+    fn withheld(&self) -> MutexGuard<'_, Vec<Exposed>> {
+        self.shared.withheld.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How the pool stands.

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::AssertUnwindSafe;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use rustix::io::Errno;
@@ -15,6 +15,7 @@ use crate::{ChunkRule, Exposed, page_size};
 #[cfg_attr(target_os = "linux", path = "region/linux.rs")]
 #[cfg_attr(target_os = "macos", path = "region/macos.rs")]
 mod shareable;
+mod taking;
 
 /// What a mapping of a file allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,6 +99,12 @@ pub enum RegionError {
         /// What the region is.
         what: &'static str,
     },
+    /// The memory cannot be taken back from those who map it.
+    #[error("{what} cannot be taken back from those who map it: make the region with `Region::alloc`")]
+    CannotTakeBack {
+        /// What the region is.
+        what: &'static str,
+    },
     /// The system refused for another reason.
     #[error("cannot {action} a region of {len} bytes: {cause}")]
     System {
@@ -151,6 +158,8 @@ struct Mapping {
     writable: bool,
     id: u64,
     claim: AtomicU8,
+    /// It was taken back: what others map is no longer this.
+    private: AtomicBool,
     backing: Backing,
 }
 
@@ -292,7 +301,8 @@ impl Region {
     fn new(start: NonNull<u8>, len: usize, writable: bool, backing: Backing) -> Region {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        Region { mapping: Arc::new(Mapping { start, len, writable, id, claim: AtomicU8::new(UNCLAIMED), backing }) }
+        let (claim, private) = (AtomicU8::new(UNCLAIMED), AtomicBool::new(false));
+        Region { mapping: Arc::new(Mapping { start, len, writable, id, claim, private, backing }) }
     }
 
     /// A handle that does not keep the region mapped.
@@ -333,14 +343,16 @@ impl Region {
     }
 
     /// The descriptor by which another process can map the region with [`Region::from_fd`]: only memory made by
-    /// [`Region::alloc`] has one.
+    /// [`Region::alloc`] has one, until it is [taken back](crate::Pool::take_back).
     ///
     /// Whoever gets it can write every byte of the region at any time. Hand it to those only who keep to what is
     /// exposed, as with the key of a registration.
     #[must_use]
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.mapping.backing {
-            Backing::Made(fd) | Backing::Received(fd) => Some(fd.as_fd()),
+            Backing::Made(fd) | Backing::Received(fd) => {
+                (!self.mapping.private.load(Ordering::Acquire)).then(|| fd.as_fd())
+            }
             Backing::File(_) | Backing::Adopted { .. } => None,
         }
     }

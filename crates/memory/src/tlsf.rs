@@ -107,6 +107,11 @@ impl Tlsf {
         self.free
     }
 
+    /// The pieces that are out: their starts and lengths.
+    pub(crate) fn taken(&self) -> impl Iterator<Item = (usize, usize)> {
+        self.nodes.iter().filter(|node| !node.free && node.len > 0).map(|node| (node.start, node.len))
+    }
+
     /// The longest free piece.
     pub(crate) fn largest(&self) -> usize {
         let Some(first) = self.first.checked_ilog2() else { return 0 };
@@ -162,6 +167,8 @@ impl Tlsf {
 
     fn join(&mut self, left: u32, right: u32) {
         let Node { len, after, .. } = self.nodes[right as usize];
+        // A spare node is no piece that is out.
+        self.nodes[right as usize].len = 0;
         self.nodes[left as usize].len += len;
         self.nodes[left as usize].after = after;
         if after != NONE {

@@ -92,6 +92,9 @@
 mod connection;
 mod coordinator;
 mod error;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod greeting;
 mod message;
 mod peer;

@@ -258,6 +258,14 @@ impl Session {
     /// Says goodbye: for the others this is no loss. The same as dropping the session.
     pub fn leave(self) {}
 
+    /// Ends the connection without a goodbye, as the end of the process would.
+    #[cfg(feature = "conformance")]
+    pub(crate) fn hang_up(&self) {
+        if let Some(connection) = &self.connection {
+            connection.shut_down();
+        }
+    }
+
     fn wait_for_all(&self, connection: &Connection, coordinator: SocketAddr, end: Instant) -> Result<(), JoinError> {
         let ready = |state: &mut State| state.complete.then_some(());
         match self.wait(connection, end, None, ready) {

@@ -15,15 +15,38 @@
 //! |---|---|---|
 //! | Eager | tag | the whole message |
 //! | EagerFragment | tag; the receiver's operation if flag `MATCHED` | total (u64), offset (u64), the sender's operation (u64), bytes |
-//! | Rts | tag | the sender's operation (u64), length (u64), key (u64), offset (u64) |
+//! | Rts | tag; the receiver's get if flag `MATCHED` | the sender's operation (u64), length (u64), key (u64), offset (u64), checksum of the message (u32; 0 if none is verified) |
 //! | Cts | the sender's operation | the receiver's operation (u64), bytes granted so far (u64) |
 //! | Fin | the sender's operation | length (u64) |
 //! | Cancel | the sender's operation | nothing |
-//! | Credit, Bye | 0 | nothing |
+//! | Credit, Bye, Forsake | 0 | nothing |
+//! | Requests | how many | requests, one behind the other |
+//! | Answers | how many | answers: the request's operation (u64), code (u8), value (u64) |
+//! | PutFragment | 0 | total (u64), offset (u64), the put's operation (u64), bytes |
+//!
+//! A request of a [one-sided operation](super::onesided) is
+//!
+//! | bytes | field |
+//! |---|---|
+//! | 0 | verb: 1 put, 2 get, 3 fetch-add, 4 compare-swap |
+//! | 1 | flags: 1 `COUNTED` (put), 2 `FIRST` (put), 4 `OFFERED` (put), 8 `DIRECT` (get) |
+//! | 2..10 | the operation of the side that asks |
+//! | 10..18 | key of the memory |
+//! | 18..26 | offset in it |
+//! | 26..34 | bytes: of the whole put; to get; 8 for a word |
+//! | of a put with `COUNTED` | the counter's key (u64), offset (u64), what is added (u64) |
+//! | of a put with `OFFERED` | where its bytes are: key (u64), offset (u64) |
+//! | of another put | its bytes; with `FIRST`, which is the last request of its frame, only the first of them |
+//! | of a fetch-add | what is added (u64) |
+//! | of a compare-swap | what is expected (u64), what is stored (u64) |
+//!
+//! The code of an answer is 0 done (value: the old value of a word), 1 no such key, 2 out of bounds (value: bytes of the
+//! memory), 3 not permitted, 4 misaligned, 5 cancelled, 6 unreachable; plus 128 where the counter of a put is meant.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use super::onesided::wire::{CounterBody, RequestBody};
 use super::{OpError, ProtocolError};
 
 /// Bytes with which every frame begins.
@@ -31,9 +54,9 @@ pub const PREFIX: usize = size_of::<Prefix>();
 /// Bytes of a fragment before its payload.
 pub const FRAGMENT_HEADER: usize = PREFIX + size_of::<FragmentBody>();
 /// Bytes of the longest header.
-pub const MAX_HEADER: usize = PREFIX + size_of::<RtsBody>();
+pub const MAX_HEADER: usize = PREFIX + size_of::<RequestBody>() + size_of::<CounterBody>();
 
-/// The fragment belongs to an operation of the receiver that its header names.
+/// The fragment or the offer belongs to an operation of the receiver that its header names.
 pub(super) const MATCHED: u8 = 1;
 /// The message ends here, incomplete.
 pub(super) const ABORT: u8 = 2;
@@ -65,6 +88,7 @@ pub(super) struct RtsBody {
     pub len: U64,
     pub key: U64,
     pub offset: U64,
+    pub checksum: U32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -92,6 +116,10 @@ pub(super) enum Kind {
     Credit = 6,
     Cancel = 7,
     Bye = 8,
+    Requests = 9,
+    Answers = 10,
+    PutFragment = 11,
+    Forsake = 12,
 }
 
 impl Kind {
@@ -105,6 +133,10 @@ impl Kind {
             6 => Kind::Credit,
             7 => Kind::Cancel,
             8 => Kind::Bye,
+            9 => Kind::Requests,
+            10 => Kind::Answers,
+            11 => Kind::PutFragment,
+            12 => Kind::Forsake,
             kind => return Err(ProtocolError::Kind { kind }),
         })
     }
@@ -219,6 +251,19 @@ impl Header {
         let body = body.as_bytes();
         bytes[PREFIX..PREFIX + body.len()].copy_from_slice(body);
         Header { bytes, len: PREFIX + body.len() }
+    }
+
+    /// A header with two bodies.
+    pub(super) fn with_two(
+        prefix: Prefix,
+        body: &(impl IntoBytes + Immutable),
+        more: &(impl IntoBytes + Immutable),
+    ) -> Header {
+        let mut header = Header::new(prefix, body);
+        let more = more.as_bytes();
+        header.bytes[header.len..header.len + more.len()].copy_from_slice(more);
+        header.len += more.len();
+        header
     }
 
     /// Its bytes.

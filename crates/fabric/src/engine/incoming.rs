@@ -7,11 +7,11 @@ use super::frame::{
 use super::link::{Control, Inbound, Lent, Link};
 use super::matching::{Unexpected, UnexpectedBody, meets};
 use super::moves::Posting;
-use super::ops::{Named, Op, OpId, Recv, RecvPhase, SendPhase, Source, Target};
+use super::ops::{Named, Op, OpId, Recv, RecvPhase, Send, SendFor, SendPhase, Source, Target};
 use super::{OpError, Place, ProtocolError};
 
 /// A fragment's header, checked by itself.
-struct Fragment {
+pub(super) struct Fragment {
     total: u64,
     offset: u64,
     payload: u64,
@@ -46,11 +46,13 @@ impl Link {
             return Err(ProtocolError::Credits);
         }
         let word = prefix.word.get();
-        if matches!(kind, Kind::Credit | Kind::Cancel | Kind::Bye) {
+        if matches!(kind, Kind::Credit | Kind::Cancel | Kind::Bye | Kind::Forsake) {
             exactly(frame, PREFIX, "a frame with nothing after its header")?;
         }
         let flags_allowed = match kind {
             Kind::EagerFragment => MATCHED | ABORT,
+            Kind::PutFragment => ABORT,
+            Kind::Rts => MATCHED,
             Kind::Cts => STREAM,
             Kind::Fin => u8::MAX,
             _ => 0,
@@ -62,7 +64,10 @@ impl Link {
         match kind {
             Kind::Eager => self.on_eager(word, frame, lent)?,
             Kind::EagerFragment => self.on_fragment(word, prefix.flags, frame, lent)?,
-            Kind::Rts => self.on_rts(word, frame)?,
+            Kind::Requests => self.on_requests(word, frame)?,
+            Kind::Answers => self.on_answers(word, frame)?,
+            Kind::PutFragment => self.on_put_fragment(word, prefix.flags, frame)?,
+            Kind::Rts => self.on_rts(word, prefix.flags & MATCHED != 0, frame)?,
             Kind::Cts => self.on_cts(word, prefix.flags & STREAM != 0, frame)?,
             Kind::Fin => self.on_fin(word, Status::parse(prefix.flags)?, frame)?,
             Kind::Cancel => self.on_cancel(word),
@@ -70,6 +75,7 @@ impl Link {
                 self.left = true;
                 self.end_all(OpError::Left, false);
             }
+            Kind::Forsake => self.on_forsake()?,
             Kind::Credit => {}
         }
         if kind != Kind::Credit {
@@ -106,12 +112,7 @@ impl Link {
     ) -> Result<(), ProtocolError> {
         let fields: FragmentBody = frame::read(frame, PREFIX, "a fragment")?;
         let payload = (frame.len() - FRAGMENT_HEADER) as u64;
-        let fragment =
-            Fragment { total: fields.total.get(), offset: fields.offset.get(), payload, abort: flags & ABORT != 0 };
-        let inside = fragment.offset.checked_add(payload).is_some_and(|end| end <= fragment.total);
-        if !inside || fragment.abort != (payload == 0) {
-            return Err(ProtocolError::Malformed { what: "a fragment's place" });
-        }
+        let fragment = Fragment::new(&fields, payload, flags)?;
         if flags & MATCHED != 0 {
             return self.on_matched(word, &fragment, frame, lent);
         }
@@ -126,10 +127,7 @@ impl Link {
             Inbound::Nothing => Err(ProtocolError::Malformed { what: "a fragment without a first one" }),
             Inbound::Op(op) => self.continue_op(op, &fragment, frame, lent),
             Inbound::Discard { got, total } => {
-                fragment.follows(got, total)?;
-                let got = got + payload;
-                let over = got == total || fragment.abort;
-                self.inbound = if over { Inbound::Nothing } else { Inbound::Discard { got, total } };
+                self.inbound = fragment.discard(got, total)?;
                 Ok(())
             }
             Inbound::Unexpected => {
@@ -189,12 +187,31 @@ impl Link {
         const WRONG: ProtocolError = ProtocolError::Malformed { what: "the receive that a fragment names" };
         let Named::Live(op, Op::Recv(recv)) = self.ops.named(number) else { return Err(WRONG) };
         match &mut recv.phase {
-            RecvPhase::Filling { .. } if self.inbound != Inbound::Op(op) => self.continue_op(op, fragment, frame, lent),
+            RecvPhase::Filling { .. } if ![self.inbound, self.one.landing].contains(&Inbound::Op(op)) => {
+                self.continue_op(op, fragment, frame, lent)
+            }
+            // The first bytes of a get.
+            RecvPhase::Asked { len, given_up } => {
+                fragment.follows(0, *len)?;
+                let (got, total) = (fragment.payload, *len);
+                if fragment.abort {
+                    return Err(ProtocolError::Malformed { what: "an end before the beginning" });
+                }
+                if !*given_up {
+                    recv.phase = RecvPhase::Filling { got: 0, total };
+                    return self.continue_op(op, fragment, frame, lent);
+                }
+                recv.phase = RecvPhase::Discarding { got, total };
+                if got == total {
+                    self.finish(op, Err(OpError::Cancelled));
+                }
+                Ok(())
+            }
             RecvPhase::Discarding { got, total } => {
                 fragment.follows(*got, *total)?;
                 *got += fragment.payload;
                 if *got == *total || fragment.abort {
-                    self.ops.finish(op, Err(OpError::Cancelled));
+                    self.finish(op, Err(OpError::Cancelled));
                 }
                 Ok(())
             }
@@ -202,7 +219,7 @@ impl Link {
         }
     }
 
-    fn continue_op(
+    pub(super) fn continue_op(
         &mut self,
         op: OpId,
         fragment: &Fragment,
@@ -213,27 +230,36 @@ impl Link {
             unreachable!("fragments go to receives that are filled")
         };
         fragment.follows(got, total)?;
-        if self.inbound == Inbound::Op(op) && (fragment.abort || got + fragment.payload == total) {
-            self.inbound = Inbound::Nothing;
+        if fragment.abort || got + fragment.payload == total {
+            for inbound in [&mut self.inbound, &mut self.one.landing] {
+                if *inbound == Inbound::Op(op) {
+                    *inbound = Inbound::Nothing;
+                }
+            }
         }
         if fragment.abort {
             self.unkeep(op);
-            self.ops.finish(op, Err(OpError::Cancelled));
+            self.finish(op, Err(OpError::Cancelled));
         } else {
             self.deliver(op, frame, FRAGMENT_HEADER, lent);
         }
         Ok(())
     }
 
-    fn on_rts(&mut self, tag: u64, frame: &(impl Incoming + ?Sized)) -> Result<(), ProtocolError> {
+    fn on_rts(&mut self, word: u64, matched: bool, frame: &(impl Incoming + ?Sized)) -> Result<(), ProtocolError> {
         let fields: RtsBody = frame::read(frame, PREFIX, "an Rts")?;
         exactly(frame, PREFIX + size_of::<RtsBody>(), "an Rts")?;
-        self.no_fragments_due()?;
         let (peer_op, len) = (fields.op.get(), fields.len.get());
-        let place = Place { key: fields.key.get(), offset: fields.offset.get() };
+        let (key, offset) = (fields.key.get(), fields.offset.get());
+        let place = Place { key, offset, checksum: fields.checksum.get() };
         if len == 0 {
             return Err(ProtocolError::Malformed { what: "an offer of nothing" });
         }
+        if matched {
+            return self.on_offer(word, peer_op, len, place);
+        }
+        self.no_fragments_due()?;
+        let tag = word;
         match self.take_posted(tag) {
             Some(op) => self.accept(op, tag, peer_op, len, place),
             None => {
@@ -241,6 +267,25 @@ impl Link {
                 self.kept += message.weight();
                 self.unexpected.push_back(message);
             }
+        }
+        Ok(())
+    }
+
+    /// The peer offers what this end gets.
+    fn on_offer(&mut self, number: u64, peer_op: u64, len: u64, place: Place) -> Result<(), ProtocolError> {
+        let (op, given_up) = match self.ops.named(number) {
+            Named::Live(op, Op::Recv(Recv { phase: RecvPhase::Asked { len: asked, given_up }, .. }))
+                if *asked == len =>
+            {
+                (op, *given_up)
+            }
+            _ => return Err(ProtocolError::Malformed { what: "the get that an offer names" }),
+        };
+        if given_up {
+            self.control.push_back(Control::Fin { op: peer_op, status: Status::Cancelled, len });
+            self.finish(op, Err(OpError::Cancelled));
+        } else {
+            self.meet_offer(op, peer_op, len, place);
         }
         Ok(())
     }
@@ -255,14 +300,17 @@ impl Link {
         if self.config.rendezvous != super::Rendezvous::Matched {
             return Err(ProtocolError::Malformed { what: "a Cts where the receiver copies" });
         }
+        let ignored = !stream && self.fallback.ignores_grants();
         let (before, sent) = match send.phase {
+            SendPhase::Offered if ignored => return Ok(()),
             SendPhase::Offered => (0, 0),
             SendPhase::Moving { granted, sent, fin: None } if !stream => (granted, sent),
             _ => return Err(WRONG),
         };
         if stream {
             send.phase = SendPhase::Streaming { sent: 0, to: Some(to) };
-            self.out.push_back(op);
+            // The peer waits for it, so that it does not stand behind messages that nobody may ever ask for.
+            self.one.data.push_back(op);
             return Ok(());
         }
         if granted <= before || granted > memory.len() as u64 {
@@ -278,6 +326,9 @@ impl Link {
         let fields: FinBody = frame::read(frame, PREFIX, "a Fin")?;
         exactly(frame, PREFIX + size_of::<FinBody>(), "a Fin")?;
         let (op, len) = match self.ops.named(number) {
+            Named::Live(_, Op::Send(Send { purpose: SendFor::Put(_), .. })) => {
+                return Err(ProtocolError::Malformed { what: "a Fin for a put" });
+            }
             Named::Live(op, Op::Send(send)) => {
                 let len = send.source.len();
                 match (send.phase, status) {
@@ -288,9 +339,10 @@ impl Link {
                     // it ends here.
                     (SendPhase::Streaming { sent: sent @ 1.., to: None }, Status::Truncated) => {
                         let total = len;
-                        send.phase = SendPhase::Aborting { sent, total, to: None };
+                        send.phase = SendPhase::Aborting { sent, total, to: None, ends: true };
                         send.source = Source::Lent(0);
-                        return self.refused_midway(op, total);
+                        self.refused_midway(op, total);
+                        return Ok(());
                     }
                     (SendPhase::Aborting { .. }, Status::Truncated) => return Ok(()),
                     _ => return Err(ProtocolError::Malformed { what: "a Fin for a send that was not offered" }),
@@ -311,23 +363,29 @@ impl Link {
             Named::Live(_, _) | Named::Stale => return Ok(()),
             Named::Unknown => return Err(ProtocolError::Malformed { what: "the send that a Fin names" }),
         };
-        self.ops.finish(op, status.outcome(len));
+        self.finish(op, status.outcome(len));
         Ok(())
     }
 
     /// The receiver refused a message whose fragments are still going out: the operation ends now, and a stand-in tells
     /// the receiver where the message ends.
-    fn refused_midway(&mut self, op: OpId, len: u64) -> Result<(), ProtocolError> {
-        let stand_in = std::mem::replace(self.ops.get(op), Op::Done(Err(OpError::Refused { len })));
-        let stand_in = self.ops.add(stand_in);
-        self.ops.detach(stand_in);
+    fn refused_midway(&mut self, op: OpId, len: u64) {
+        let error = OpError::Refused { len };
+        let stand_in = self.stand_in(op, error);
         for queued in &mut self.out {
             if *queued == op {
                 *queued = stand_in;
             }
         }
-        self.ops.finish(op, Err(OpError::Refused { len }));
-        Ok(())
+        self.finish(op, Err(error));
+    }
+
+    /// Moves an operation into another slot, where nobody waits for it, and leaves this error in its own.
+    pub(super) fn stand_in(&mut self, op: OpId, error: OpError) -> OpId {
+        let stand_in = std::mem::replace(self.ops.get(op), Op::Done(Err(error)));
+        let stand_in = self.ops.add(stand_in);
+        self.ops.detach(stand_in);
+        stand_in
     }
 
     fn on_cancel(&mut self, number: u64) {
@@ -355,7 +413,7 @@ impl Link {
     }
 
     /// Puts a frame's payload where its receive wants it.
-    fn deliver(&mut self, op: OpId, frame: &(impl Incoming + ?Sized), header: usize, lent: &mut Lent<'_>) {
+    pub(super) fn deliver(&mut self, op: OpId, frame: &(impl Incoming + ?Sized), header: usize, lent: &mut Lent<'_>) {
         let Op::Recv(recv) = self.ops.get(op) else { unreachable!("only receives get payload") };
         let RecvPhase::Filling { got, total } = &mut recv.phase else { unreachable!("it is being filled") };
         let (at, payload) = (*got as usize, frame.len() - header);
@@ -373,7 +431,7 @@ impl Link {
                     frame.copy_to(header, memory, at, payload);
                 }
                 if whole {
-                    self.ops.finish(op, Ok(total));
+                    self.finish(op, Ok(total));
                 }
             }
             Target::Lent(_) => match lent.target(op) {
@@ -381,12 +439,12 @@ impl Link {
                     frame.read(header, &mut bytes[at..at + payload]);
                     recv.drained = (at + payload) as u64;
                     if whole {
-                        self.ops.finish(op, Ok(total));
+                        self.finish(op, Ok(total));
                     }
                 }
                 _ => {
                     append(&mut recv.stash, frame, header);
-                    self.kept += payload as u64;
+                    self.kept += if recv.purpose.counts() { payload as u64 } else { 0 };
                     if let Some(bytes) = lent.target(op) {
                         self.drain(op, bytes);
                     }
@@ -406,6 +464,23 @@ impl Link {
 }
 
 impl Fragment {
+    pub(super) fn new(fields: &FragmentBody, payload: u64, flags: u8) -> Result<Fragment, ProtocolError> {
+        let (total, offset, abort) = (fields.total.get(), fields.offset.get(), flags & ABORT != 0);
+        let inside = offset.checked_add(payload).is_some_and(|end| end <= total);
+        if !inside || abort != (payload == 0) {
+            return Err(ProtocolError::Malformed { what: "a fragment's place" });
+        }
+        Ok(Fragment { total, offset, payload, abort })
+    }
+
+    /// Where the next one belongs, if this one is dropped after `got` bytes of `total`.
+    pub(super) fn discard(&self, got: u64, total: u64) -> Result<Inbound, ProtocolError> {
+        self.follows(got, total)?;
+        let got = got + self.payload;
+        let over = got == total || self.abort;
+        Ok(if over { Inbound::Nothing } else { Inbound::Discard { got, total } })
+    }
+
     /// Whether it is the next one.
     fn follows(&self, got: u64, total: u64) -> Result<(), ProtocolError> {
         if self.offset == got && self.total == total {

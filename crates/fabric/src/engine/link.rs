@@ -1,10 +1,14 @@
 use std::collections::VecDeque;
 use std::task::Poll;
 
+use super::exports::Exports;
+use super::fallback::Fallback;
 use super::frame::Status;
 use super::matching::{Unexpected, UnexpectedBody, meets};
 use super::moves::Posting;
-use super::ops::{Op, OpId, Ops, Recv, RecvPhase, Send, SendPhase, Source, Target};
+use super::onesided::OneSided;
+use super::ops::{Op, OpId, Ops, Recv, RecvFor, RecvPhase, Send, SendFor, SendPhase, Source, Target};
+use super::outgoing::Queue;
 use super::{Config, OpError};
 
 /// Plain memory of the thread that moves the link on, for the operation that it waits for.
@@ -56,6 +60,7 @@ pub(super) enum Control {
     Cts { op: u64, to: OpId, granted: u64, stream: bool },
     Fin { op: u64, status: Status, len: u64 },
     Cancel { op: OpId },
+    Forsake,
 }
 
 /// Where the fragments that come now belong.
@@ -90,6 +95,9 @@ pub struct Link {
     pub(super) control: VecDeque<Control>,
     pub(super) copies: VecDeque<OpId>,
     pub(super) postings: VecDeque<Posting>,
+    pub(super) one: OneSided,
+    /// The queue that is looked at first for the next frame.
+    pub(super) turn: Queue,
     /// Frames that may still be sent.
     pub(super) credits: u16,
     /// Credits to be given back with the next frame.
@@ -103,15 +111,25 @@ pub struct Link {
     /// The peer has said Bye.
     pub(super) left: bool,
     pub(super) severed: bool,
+    pub(super) fallback: Fallback,
 }
 
 impl Link {
-    /// One end of a new link.
+    /// One end of a new link, whose peer may reach no memory.
     ///
     /// # Panics
     /// If the configuration is out of its bounds.
     #[must_use]
     pub fn new(config: Config) -> Link {
+        Link::with_exports(config, Exports::new())
+    }
+
+    /// One end of a new link, whose peer may reach what is exported.
+    ///
+    /// # Panics
+    /// If the configuration is out of its bounds.
+    #[must_use]
+    pub fn with_exports(config: Config, exports: Exports) -> Link {
         config.check();
         Link {
             config,
@@ -124,6 +142,8 @@ impl Link {
             control: VecDeque::new(),
             copies: VecDeque::new(),
             postings: VecDeque::new(),
+            one: OneSided::new(exports),
+            turn: Queue::Out,
             credits: config.credits,
             owed: 0,
             withheld: 0,
@@ -132,6 +152,7 @@ impl Link {
             closing: false,
             left: false,
             severed: false,
+            fallback: Fallback::default(),
         }
     }
 
@@ -150,7 +171,7 @@ impl Link {
             Source::Offered { memory, .. } if !memory.is_empty() => SendPhase::Offering,
             _ => SendPhase::Streaming { sent: 0, to: None },
         };
-        let op = self.ops.add(Op::Send(Send { tag, source, phase }));
+        let op = self.ops.add(Op::Send(Send { purpose: SendFor::Message { tag }, source, phase }));
         self.out.push_back(op);
         op
     }
@@ -158,7 +179,8 @@ impl Link {
     /// Starts to receive a message.
     pub fn recv(&mut self, tag: u64, target: Target) -> OpId {
         let phase = RecvPhase::Posted;
-        let op = self.ops.add(Op::Recv(Recv { tag, target, phase, stash: Vec::new(), drained: 0 }));
+        let purpose = RecvFor::Message { tag };
+        let op = self.ops.add(Op::Recv(Recv { purpose, target, phase, stash: Vec::new(), drained: 0 }));
         if let Some(at) = self.unexpected.iter().position(|message| meets(message.tag, tag)) {
             self.take_unexpected(op, at);
         } else if let Some(error) = self.over() {
@@ -209,15 +231,16 @@ impl Link {
         self.ops.ended()
     }
 
-    /// The operation whose frames go next, if only the thread that lends its memory can send them.
+    /// The operations whose frames go next, if only the threads that lend their memory can send them: of the messages, and
+    /// of the one-sided operations.
     #[inline]
     #[must_use]
-    pub fn awaits_lender(&self) -> Option<OpId> {
-        let head = *self.out.front()?;
-        matches!(self.ops.peek(head), Op::Send(Send { source: Source::Lent(_), .. })).then_some(head)
+    pub fn awaits_lender(&self) -> [Option<OpId>; 2] {
+        let lent = |op: &OpId| matches!(self.ops.peek(*op), Op::Send(Send { source: Source::Lent(_), .. }));
+        [self.out.front().copied().filter(lent), self.one.next_ask().filter(lent)]
     }
 
-    /// How many operations have not ended.
+    /// How many operations have not ended, the peer's among them for which this end still moves bytes.
     #[must_use]
     pub fn unfinished(&self) -> usize {
         self.ops.unfinished()
@@ -227,7 +250,7 @@ impl Link {
     #[inline]
     #[must_use]
     pub fn has_answers(&self) -> bool {
-        !self.control.is_empty() || self.must_credit()
+        !self.control.is_empty() || self.one.has_answers() || self.must_credit()
     }
 
     /// How many sends have not ended.
@@ -236,8 +259,9 @@ impl Link {
         self.ops.sending()
     }
 
-    /// Gives an operation up. After [`Cancel::Released`] it is gone: nothing of it is written or read any more. In the
-    /// other cases it stays, to be polled or detached.
+    /// Gives an operation up. After [`Cancel::Released`] it is gone: nothing of it is written or read any more at this
+    /// end. In the other cases it stays, to be polled or detached. A one-sided operation whose request has gone out may
+    /// still take effect at the peer.
     ///
     /// # Panics
     /// If the operation is gone.
@@ -249,6 +273,16 @@ impl Link {
                 RecvPhase::Posted => {
                     self.posted.retain(|(_, posted)| *posted != op);
                     Cancel::Released
+                }
+                RecvPhase::Asking => {
+                    self.one.dequeue(op);
+                    Cancel::Released
+                }
+                RecvPhase::Asked { len, .. } => {
+                    recv.phase = RecvPhase::Asked { len, given_up: true };
+                    recv.target = Target::Lent(0);
+                    self.ops.detach(op);
+                    return Cancel::Released;
                 }
                 RecvPhase::Filling { got, total } if self.inbound == Inbound::Op(op) => {
                     self.inbound = Inbound::Discard { got, total };
@@ -271,6 +305,15 @@ impl Link {
                 }
                 RecvPhase::Granted { .. } | RecvPhase::Discarding { .. } => Cancel::Busy,
             },
+            // Its bytes are not this end's. It may be carried out, or not.
+            Op::Atomic(atomic) if atomic.sent => {
+                self.ops.detach(op);
+                return Cancel::Released;
+            }
+            Op::Atomic(_) => {
+                dequeue = true;
+                Cancel::Released
+            }
             Op::Send(send) => match send.phase {
                 SendPhase::Streaming { sent: 0, to: None } | SendPhase::Offering => {
                     dequeue = true;
@@ -278,13 +321,22 @@ impl Link {
                 }
                 SendPhase::Streaming { sent, to } => {
                     let total = send.source.len();
-                    send.phase = SendPhase::Aborting { sent, total, to };
+                    let ends = matches!(send.purpose, SendFor::Message { .. });
+                    send.phase = SendPhase::Aborting { sent, total, to, ends };
+                    send.source = Source::Lent(0);
+                    self.ops.detach(op);
+                    return Cancel::Released;
+                }
+                SendPhase::Unanswered { .. } => {
                     send.source = Source::Lent(0);
                     self.ops.detach(op);
                     return Cancel::Released;
                 }
                 SendPhase::Offered => {
-                    self.control.push_back(Control::Cancel { op });
+                    // A put has met its receive as soon as it comes.
+                    if let SendFor::Message { .. } = send.purpose {
+                        self.control.push_back(Control::Cancel { op });
+                    }
                     Cancel::Busy
                 }
                 SendPhase::Moving { .. } | SendPhase::Aborting { .. } => Cancel::Busy,
@@ -292,10 +344,12 @@ impl Link {
         };
         if dequeue {
             self.out.retain(|queued| *queued != op);
+            self.one.dequeue(op);
         }
         self.control.extend(fin);
         if verdict == Cancel::Released {
             self.unkeep(op);
+            self.settle(op, &Err(OpError::Cancelled));
             self.ops.remove(op);
         }
         verdict
@@ -337,7 +391,12 @@ impl Link {
                     outcome = status.outcome(source.len());
                     true
                 }
-                Op::Send(send) => sends_of_fragments || !matches!(send.phase, SendPhase::Streaming { .. }),
+                Op::Send(Send {
+                    purpose: SendFor::Message { .. },
+                    phase: SendPhase::Streaming { to: None, .. },
+                    ..
+                }) => sends_of_fragments,
+                Op::Send(_) | Op::Atomic(_) => true,
                 Op::Recv(recv) => match recv.phase {
                     RecvPhase::Filling { got, total } => got < total,
                     // Somebody writes its memory at this moment, who will say `copied`.
@@ -347,9 +406,10 @@ impl Link {
             };
             if ends {
                 self.unkeep(op);
-                self.ops.finish(op, outcome);
+                self.finish(op, outcome);
             }
         }
+        self.one.clear();
         self.posted.clear();
         self.copies.clear();
         self.postings.clear();
@@ -358,6 +418,7 @@ impl Link {
         self.out.retain(|op| ops.is_live(*op) && matches!(ops.peek(*op), Op::Send(_)));
         if self.severed {
             self.control.clear();
+            self.one.clear_answers();
         }
         // What is incomplete stays so; an offer of a peer that is gone cannot be taken.
         let mut dropped = 0;
@@ -370,8 +431,15 @@ impl Link {
         self.release(dropped);
     }
 
+    /// Ends an operation.
+    #[inline]
+    pub(super) fn finish(&mut self, op: OpId, outcome: Result<u64, OpError>) {
+        self.settle(op, &outcome);
+        self.ops.finish(op, outcome);
+    }
+
     /// Why no new operation can succeed.
-    fn over(&self) -> Option<OpError> {
+    pub(super) fn over(&self) -> Option<OpError> {
         if self.severed {
             Some(OpError::Severed)
         } else if self.left {

@@ -3,7 +3,7 @@
 use super::frame::Status;
 use super::link::{Control, Inbound, Link};
 use super::moves::Posting;
-use super::ops::{Op, OpId, Recv, RecvPhase, Target};
+use super::ops::{Op, OpId, Recv, RecvFor, RecvPhase, Target};
 use super::{LABEL, OpError, Place, RESERVE, Rendezvous};
 
 /// A message that no receive has asked for yet.
@@ -41,7 +41,7 @@ impl Unexpected {
 impl Recv {
     /// Refuses a message that is another thing than this receive asked for, or longer.
     fn takes(&self, tag: u64, len: u64) -> Result<(), OpError> {
-        if tag != self.tag {
+        if !matches!(self.purpose, RecvFor::Message { tag: own } if own == tag) {
             return Err(OpError::Mislabelled { label: (tag >> LABEL.trailing_zeros()) as u8 });
         }
         let room = self.target.room();
@@ -49,24 +49,38 @@ impl Recv {
     }
 }
 
+impl RecvFor {
+    /// Whether bytes that wait for their thread count as kept. Those of a get were asked for: no credit is withheld for
+    /// them, so that answers go on.
+    pub(super) fn counts(&self) -> bool {
+        matches!(self, RecvFor::Message { .. })
+    }
+}
+
 impl Link {
     /// A posted receive or a new one has met an offer.
     pub(super) fn accept(&mut self, op: OpId, tag: u64, peer_op: u64, len: u64, place: Place) {
-        let rendezvous = self.config.rendezvous;
         let Op::Recv(recv) = self.ops.get(op) else { unreachable!("only receives accept") };
         if let Err(unfit) = recv.takes(tag, len) {
             self.control.push_back(Control::Fin { op: peer_op, status: Status::Truncated, len });
             self.ops.finish(op, Err(unfit));
             return;
         }
+        self.meet_offer(op, peer_op, len, place);
+    }
+
+    /// Begins to move offered bytes into their target, which has room for them.
+    pub(super) fn meet_offer(&mut self, op: OpId, peer_op: u64, len: u64, place: Place) {
+        let (rendezvous, moves) = (self.config.rendezvous, self.has_moves());
+        let Op::Recv(recv) = self.ops.get(op) else { unreachable!("only receives accept") };
         match (rendezvous, &recv.target) {
             (Rendezvous::Mapped, _) => {
                 recv.phase = RecvPhase::Copying { peer_op, place, len, taken: false };
                 self.copies.push_back(op);
             }
-            (Rendezvous::Matched, Target::Memory { memory, direct: true }) => {
+            (Rendezvous::Matched, Target::Memory { memory, direct: true }) if moves => {
                 let memory = memory.slice(0..len as usize);
-                recv.phase = RecvPhase::Granted { peer_op, granted: 0, len };
+                recv.phase = RecvPhase::Granted { peer_op, granted: 0, len, checksum: place.checksum };
                 self.postings.push_back(Posting::Receive { op, memory });
             }
             (Rendezvous::Matched, _) => {
@@ -109,7 +123,8 @@ impl Link {
     pub(super) fn unkeep(&mut self, op: OpId) {
         if let Op::Recv(recv) = self.ops.get(op) {
             let stashed = std::mem::take(&mut recv.stash).len() as u64;
-            self.release(stashed);
+            let counted = if recv.purpose.counts() { stashed } else { 0 };
+            self.release(counted);
         }
     }
 
@@ -170,9 +185,10 @@ impl Link {
         into[at..at + stashed].copy_from_slice(&recv.stash);
         recv.stash.clear();
         recv.drained = got;
-        self.release(stashed as u64);
+        let counted = if recv.purpose.counts() { stashed as u64 } else { 0 };
+        self.release(counted);
         if got == total {
-            self.ops.finish(op, Ok(total));
+            self.finish(op, Ok(total));
         }
     }
 }

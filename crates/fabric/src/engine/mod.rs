@@ -28,11 +28,17 @@
 //!   in chunks of the same lengths on a channel of its own, and Fin comes from the receiver, so that the end of a send always
 //!   means delivery. It also waits until the sender's device holds the memory no longer.
 //!
+//! # One-sided operations
+//!
+//! A rank puts into, gets out of and changes words of memory that its peer has [exported](Exports), without the peer's
+//! program. See [`onesided`].
+//!
 //! # Credits
 //!
 //! Each frame but Credit takes one credit of [`Config::credits`]; its receiver gives it back once it has room again, on
 //! whatever frame goes the other way, or on a Credit frame when half of them are owed. The last [`RESERVE`] credits are left
-//! for frames other than messages, so that the answers that free memory always get through. A receiver has room for
+//! for frames other than messages, so that the answers that free memory always get through; half of them also for frames
+//! other than those of one-sided operations, for which no credit is ever withheld. A receiver has room for
 //! [`Config::receive_buffers`] frames, and is never sent more.
 //!
 //! # Memory
@@ -40,26 +46,34 @@
 //! An operation owns its memory ([`Exposed`](fulmen_memory::Exposed)) until its outcome. [`Link::cancel`] tells whether it
 //! was released at once. Bytes from the peer never decide about an allocation: what is kept is what has come.
 
+pub mod checksum;
+mod exports;
+mod fallback;
 mod frame;
 mod incoming;
 mod link;
 mod matching;
 mod moves;
+pub mod onesided;
 mod ops;
 mod outgoing;
+mod reliable;
 #[cfg(test)]
 mod tests;
 
+pub use exports::{Exports, Rights};
 pub use frame::{FRAGMENT_HEADER, Header, Incoming, MAX_HEADER, PREFIX};
 pub use link::{Cancel, Lent, Link};
 pub use moves::{Copy, Into, Posting};
+pub use onesided::{At, Atomic, Counter, Request};
 pub use ops::{OpId, Source, Target};
 pub use outgoing::{Body, Outgoing};
+pub use reliable::{Reliable, ReliableConfig, Verdict};
 
 /// The bits of a tag that say what a message is, and not which one.
 pub const LABEL: u64 = 0xff << 48;
 
-/// Credits that messages leave for other frames.
+/// Credits that messages leave for other frames. One-sided operations leave half of them.
 pub const RESERVE: u16 = 8;
 
 /// How registered messages move. The same at both ends.
@@ -82,6 +96,24 @@ pub struct Config {
     pub unexpected: u64,
     /// How registered messages move.
     pub rendezvous: Rendezvous,
+    /// Whether every frame and every large message carries a checksum. Frames get theirs from the driver. Memory that others
+    /// may write has none that lasts, so that all bytes of one-sided operations then go in frames.
+    pub verify: bool,
+    /// A bug that a simulator is to find.
+    #[cfg(feature = "planted-bugs")]
+    pub planted: Option<Planted>,
+}
+
+/// Bugs for tests that show that a simulator finds such.
+#[cfg(feature = "planted-bugs")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Planted {
+    /// Each Credit frame gives one credit back that the next frame gives back again.
+    CreditOffByOne,
+    /// Frames of another generation are taken.
+    NoGenerationCheck,
+    /// What was acknowledged once is not acknowledged again when it comes again.
+    LostAck,
 }
 
 impl Config {
@@ -97,6 +129,12 @@ impl Config {
         usize::from(self.credits) + usize::from(self.credits.div_ceil(RESERVE / 2)) + 1
     }
 
+    /// One-sided operations that may be under way in a direction.
+    #[must_use]
+    pub fn requests(&self) -> usize {
+        16 * usize::from(self.credits)
+    }
+
     fn check(&self) {
         assert!(self.frame >= 128, "a frame has at least 128 bytes");
         assert!((2 * RESERVE..=1024).contains(&self.credits), "a link has 16 to 1024 credits");
@@ -110,6 +148,8 @@ pub struct Place {
     pub key: u64,
     /// The first byte's place in it.
     pub offset: u64,
+    /// What the sender says to be the bytes' checksum, where the link verifies.
+    pub checksum: u32,
 }
 
 /// How an operation failed.
@@ -141,6 +181,31 @@ pub enum OpError {
     /// The receiver could not reach the sender's memory.
     #[error("the receiver could not reach the sender's memory")]
     Unreachable,
+    /// The owner has exported no memory under this key, or has taken it back.
+    #[error("no memory has this key")]
+    NoSuchKey,
+    /// The bytes lie outside of the exported memory.
+    #[error("{len} bytes at {offset} lie outside of {size} bytes")]
+    OutOfBounds {
+        /// Where they should start.
+        offset: u64,
+        /// How many there should be.
+        len: u64,
+        /// Bytes of the memory.
+        size: u64,
+    },
+    /// The memory was exported without this right.
+    #[error("the memory was exported without the right {need}")]
+    NotPermitted {
+        /// What the operation needs.
+        need: Rights,
+    },
+    /// A word does not lie at a multiple of its size.
+    #[error("a word of 8 bytes at {offset} is not aligned")]
+    Misaligned {
+        /// Where it should start.
+        offset: u64,
+    },
     /// The peer has closed its end.
     #[error("the peer has closed the link")]
     Left,
@@ -177,6 +242,12 @@ pub enum ProtocolError {
     /// More credits were used or given back than there are.
     #[error("more credits than there are")]
     Credits,
+    /// More one-sided operations are under way than there may be.
+    #[error("more than {limit} one-sided operations under way")]
+    Requests {
+        /// How many there may be.
+        limit: usize,
+    },
     /// A field of a frame makes no sense there.
     #[error("a frame that makes no sense: {what}")]
     Malformed {

@@ -7,8 +7,8 @@ use fulmen_memory::Exposed;
 
 use super::frame::Status;
 use super::link::{Control, Lent, Link};
-use super::ops::{Op, OpId, Ops, Recv, RecvPhase, Send, SendPhase, Target};
-use super::{OpError, Place};
+use super::ops::{Op, OpId, Ops, Recv, RecvFor, RecvPhase, Send, SendPhase, Target};
+use super::{OpError, Place, checksum};
 
 /// Where a [`struct@Copy`] goes.
 #[derive(Debug)]
@@ -30,6 +30,8 @@ pub struct Copy {
     pub len: u64,
     /// Where they go.
     pub into: Into,
+    /// Their checksum, if they are to be verified.
+    pub checksum: Option<u32>,
 }
 
 /// A move that the driver's device is to make. In the order in which they are given out.
@@ -68,11 +70,12 @@ impl Link {
         let Op::Recv(recv) = self.ops.get(op) else { unreachable!("only receives copy") };
         let RecvPhase::Copying { place, len, taken, .. } = &mut recv.phase else { unreachable!("it is to be copied") };
         *taken = true;
+        let checksum = self.config.verify.then_some(place.checksum);
         let into = match &recv.target {
             Target::Memory { memory, .. } => Into::Memory(memory.slice(0..*len as usize)),
             Target::Lent(_) => Into::Lent,
         };
-        Some(Copy { op, from: *place, len: *len, into })
+        Some(Copy { op, from: *place, len: *len, into, checksum })
     }
 
     /// A copy that was taken has not been begun, and is to be given out again.
@@ -85,7 +88,7 @@ impl Link {
         if self.severed || self.left {
             // Nobody was there to end it when the rest was ended.
             let error = if self.severed { OpError::Severed } else { OpError::Left };
-            self.ops.finish(op, Err(error));
+            self.finish(op, Err(error));
         } else {
             self.copies.push_back(op);
         }
@@ -104,8 +107,15 @@ impl Link {
             false if self.severed => (Status::Failed, Err(OpError::Severed)),
             false => (Status::Failed, Err(OpError::Unreachable)),
         };
-        self.control.push_back(Control::Fin { op: peer_op, status, len });
-        self.ops.finish(op, outcome);
+        self.say_fin(op, peer_op, status, len);
+        self.finish(op, outcome);
+    }
+
+    /// Tells the sender of offered bytes what became of them. A put has its answer instead.
+    fn say_fin(&mut self, op: OpId, peer_op: u64, status: Status, len: u64) {
+        if !matches!(self.ops.peek(op), Op::Recv(Recv { purpose: RecvFor::Served(_), .. })) {
+            self.control.push_back(Control::Fin { op: peer_op, status, len });
+        }
     }
 
     /// The next move for the device.
@@ -121,7 +131,7 @@ impl Link {
         if !self.ops.is_live(op) {
             return;
         }
-        let Op::Recv(Recv { phase: RecvPhase::Granted { peer_op, granted, len }, .. }) = self.ops.get(op) else {
+        let Op::Recv(Recv { phase: RecvPhase::Granted { peer_op, granted, len, .. }, .. }) = self.ops.get(op) else {
             return;
         };
         assert!(upto > *granted && upto <= *len, "a grant of {upto} after {granted} of {len} bytes");
@@ -129,14 +139,27 @@ impl Link {
         self.control.push_back(Control::Cts { op: *peer_op, to: op, granted: upto, stream: false });
     }
 
-    /// All bytes of this message have come into the memory that was posted for them.
-    pub fn landed(&mut self, op: OpId) {
+    /// All bytes of this message have come into the memory that was posted for them. False if they are verified and wrong:
+    /// the operation goes on, and the driver [gives the channel up](Link::give_up_moves) or severs the link.
+    #[must_use]
+    pub fn landed(&mut self, op: OpId) -> bool {
         if !self.ops.is_live(op) {
-            return;
+            return true;
         }
-        let Op::Recv(Recv { phase: RecvPhase::Granted { peer_op, len, .. }, .. }) = *self.ops.get(op) else { return };
-        self.control.push_back(Control::Fin { op: peer_op, status: Status::Delivered, len });
-        self.ops.finish(op, Ok(len));
+        let Op::Recv(Recv { phase: RecvPhase::Granted { peer_op, len, checksum, .. }, target, .. }) = self.ops.get(op)
+        else {
+            return true;
+        };
+        let (peer_op, len, checksum) = (*peer_op, *len, *checksum);
+        if let Target::Memory { memory, .. } = target
+            && self.config.verify
+            && checksum::of(&memory.slice(0..len as usize)) != checksum
+        {
+            return false;
+        }
+        self.say_fin(op, peer_op, Status::Delivered, len);
+        self.finish(op, Ok(len));
+        true
     }
 
     /// The device has sent the first `upto` bytes of this message, and holds their memory no longer.
@@ -154,7 +177,7 @@ impl Link {
         *sent = upto;
         if let Some(status) = fin.filter(|_| sent == granted) {
             let outcome = status.outcome(source.len());
-            self.ops.finish(op, outcome);
+            self.finish(op, outcome);
         }
     }
 }

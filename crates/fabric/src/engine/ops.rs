@@ -3,6 +3,7 @@
 use fulmen_memory::Exposed;
 
 use super::frame::Status;
+use super::onesided::{At, Atomic, Counter};
 use super::{OpError, Place};
 
 /// An operation on a link. Its number also names it to the peer; numbers are not used again soon.
@@ -46,6 +47,8 @@ pub enum Source {
     },
     /// So many bytes of plain memory of a thread that waits: they go out in frames while it moves the link on.
     Lent(u64),
+    /// Bytes of its own.
+    Bytes(Box<[u8]>),
 }
 
 impl Source {
@@ -53,6 +56,7 @@ impl Source {
         match self {
             Source::Memory(memory) | Source::Offered { memory, .. } => memory.len() as u64,
             Source::Lent(len) => *len,
+            Source::Bytes(bytes) => bytes.len() as u64,
         }
     }
 }
@@ -85,14 +89,35 @@ pub(super) enum Op {
     Free,
     Send(Send),
     Recv(Recv),
+    Atomic(AtomicOp),
     Done(Result<u64, OpError>),
 }
 
+/// Bytes that go to the peer.
 #[derive(Debug)]
 pub(super) struct Send {
-    pub tag: u64,
+    pub purpose: SendFor,
     pub source: Source,
     pub phase: SendPhase,
+}
+
+/// Why they go.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum SendFor {
+    Message {
+        tag: u64,
+    },
+    Put(Put),
+    /// The peer got them: this is its operation.
+    Served {
+        to: u64,
+    },
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Put {
+    pub to: At,
+    pub then: Option<Counter>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,32 +131,77 @@ pub(super) enum SendPhase {
     /// The peer has granted so many bytes of its memory, for the device to fill, and the device is done with `sent` of
     /// this end's. It ends when both are all and the peer has said how.
     Moving { granted: u64, sent: u64, fin: Option<Status> },
-    /// In the queue: the peer is to learn that no more fragments come.
-    Aborting { sent: u64, total: u64, to: Option<u64> },
+    /// In the queue: the peer is to learn that no more fragments come. With that it `ends`, or else with the answer.
+    Aborting { sent: u64, total: u64, to: Option<u64>, ends: bool },
+    /// All bytes of a put have gone out: with its request and right behind it, or later.
+    Unanswered { in_order: bool },
+}
+
+/// Bytes that come from the peer.
+#[derive(Debug)]
+pub(super) struct Recv {
+    pub purpose: RecvFor,
+    pub target: Target,
+    pub phase: RecvPhase,
+    /// Bytes that wait for the thread that lends the target, from `drained` on.
+    pub stash: Vec<u8>,
+    pub drained: u64,
+}
+
+/// Why they come.
+#[derive(Debug)]
+pub(super) enum RecvFor {
+    Message {
+        tag: u64,
+    },
+    Get(Get),
+    /// The peer puts them here.
+    Served(ServedPut),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Get {
+    pub from: At,
 }
 
 #[derive(Debug)]
-pub(super) struct Recv {
-    pub tag: u64,
-    pub target: Target,
-    pub phase: RecvPhase,
-    /// Bytes of the message that wait for the thread that lends the target, from `drained` on.
-    pub stash: Vec<u8>,
-    pub drained: u64,
+pub(super) struct ServedPut {
+    /// The peer's operation.
+    pub to: u64,
+    pub then: Option<Growth>,
+}
+
+/// A word that is added to when all bytes of a put have landed.
+#[derive(Clone, Debug)]
+pub(super) struct Growth {
+    pub word: Exposed,
+    pub add: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RecvPhase {
     /// Waits for a message of its tag.
     Posted,
+    /// A get whose request is still to be sent.
+    Asking,
+    /// A get whose request is out, of so many bytes. `given_up`: nobody wants them any more.
+    Asked { len: u64, given_up: bool },
     /// Its message comes in fragments.
     Filling { got: u64, total: u64 },
     /// Its message is to be copied out of the peer's memory. `taken`: somebody is at it.
     Copying { peer_op: u64, place: Place, len: u64, taken: bool },
     /// The device receives into its target.
-    Granted { peer_op: u64, granted: u64, len: u64 },
+    Granted { peer_op: u64, granted: u64, len: u64, checksum: u32 },
     /// It was given up; the rest of its message is dropped when it comes.
     Discarding { got: u64, total: u64 },
+}
+
+#[derive(Debug)]
+pub(super) struct AtomicOp {
+    pub at: At,
+    pub atomic: Atomic,
+    /// The request is out.
+    pub sent: bool,
 }
 
 #[derive(Debug)]

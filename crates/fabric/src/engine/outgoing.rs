@@ -5,12 +5,12 @@ use std::ops::Range;
 use fulmen_memory::Exposed;
 use zerocopy::{Immutable, IntoBytes};
 
-use super::RESERVE;
 use super::frame::{
     ABORT, CtsBody, FRAGMENT_HEADER, FinBody, FragmentBody, Header, Kind, MATCHED, PREFIX, Prefix, RtsBody, STREAM,
 };
 use super::link::{Control, Lent, Link};
-use super::ops::{Op, OpId, SendPhase, Source};
+use super::ops::{Op, OpId, SendFor, SendPhase, Source};
+use super::{RESERVE, checksum};
 
 /// What follows the header of a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +21,8 @@ pub enum Body {
     Memory(OpId, Range<usize>),
     /// This part of the memory that the thread lends.
     Lent(OpId, Range<usize>),
+    /// All that the link has [packed](Link::packed).
+    Packed,
 }
 
 /// A frame that is to go out.
@@ -34,13 +36,39 @@ pub struct Outgoing {
     credits: u16,
 }
 
+/// Where frames come from that can wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Queue {
+    /// Messages.
+    Out,
+    /// Bytes that the peer asked for.
+    Data,
+    /// Requests of one-sided operations.
+    Asks,
+}
+
+impl Queue {
+    /// In turn, so that none starves another.
+    fn next(self) -> Queue {
+        match self {
+            Queue::Out => Queue::Data,
+            Queue::Data => Queue::Asks,
+            Queue::Asks => Queue::Out,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
-enum Step {
+pub(super) enum Step {
     Control,
+    /// So many answers.
+    Answers(usize),
     Bye,
     Credit,
-    /// The head of the queue has this phase next; `None`: it is done sending.
-    Send(Option<SendPhase>),
+    /// The head of the queue has this phase next; `None`: it has ended.
+    Send(Queue, Option<SendPhase>),
+    /// So many requests.
+    Asks(usize),
 }
 
 impl Link {
@@ -59,18 +87,42 @@ impl Link {
             let control = *control;
             return Some(self.control_frame(control));
         }
-        if self.credits > RESERVE
-            && let Some(op) = self.out.front()
-        {
-            let op = *op;
-            if let Some(frame) = self.message_frame(op, lent) {
+        if self.credits > 0 && self.one.has_answers() {
+            return Some(self.answers_frame());
+        }
+        if let Some(frame) = self.queued_frame(lent) {
+            return Some(frame);
+        }
+        let idle = self.out.is_empty() && self.control.is_empty() && !self.one.has_frames();
+        if self.closing && self.credits > 0 && idle {
+            return Some(self.frame(Kind::Bye, 0, 0, &(), Body::Empty, Step::Bye));
+        }
+        (self.must_credit() || self.fallback.nudged)
+            .then(|| self.frame(Kind::Credit, 0, 0, &(), Body::Empty, Step::Credit))
+    }
+
+    /// A frame of one of the queues, each in its turn.
+    fn queued_frame(&mut self, lent: &Lent<'_>) -> Option<Outgoing> {
+        let first = self.turn;
+        for queue in [first, first.next(), first.next().next()] {
+            let head = match queue {
+                Queue::Out => self.out.front().filter(|_| self.credits > RESERVE),
+                Queue::Data => self.one.data.front().filter(|_| self.credits > RESERVE / 2),
+                Queue::Asks if self.credits > RESERVE / 2 => {
+                    if let Some(frame) = self.ask_frame(lent) {
+                        return Some(frame);
+                    }
+                    None
+                }
+                Queue::Asks => None,
+            };
+            if let Some(op) = head.copied()
+                && let Some(frame) = self.send_frame(queue, op, lent)
+            {
                 return Some(frame);
             }
         }
-        if self.closing && self.credits > 0 && self.out.is_empty() && self.control.is_empty() {
-            return Some(self.frame(Kind::Bye, 0, 0, &(), Body::Empty, Step::Bye));
-        }
-        self.must_credit().then(|| self.frame(Kind::Credit, 0, 0, &(), Body::Empty, Step::Credit))
+        None
     }
 
     /// The frame that [`Link::transmit`] gave is on its way, its bytes copied.
@@ -80,26 +132,51 @@ impl Link {
         if !matches!(frame.step, Step::Credit) {
             self.credits -= 1;
         }
+        self.fallback.nudged = false;
         match frame.step {
-            Step::Credit => {}
+            Step::Credit =>
+            {
+                #[cfg(feature = "planted-bugs")]
+                if self.config.planted == Some(super::Planted::CreditOffByOne) {
+                    self.owed += 1;
+                }
+            }
             Step::Bye => self.closing = false,
             Step::Control => {
                 self.control.pop_front();
             }
-            Step::Send(phase) => {
-                let op = *self.out.front().expect("the frame came from the head of the queue");
-                let Op::Send(send) = self.ops.get(op) else { unreachable!("only sends are queued") };
-                match phase {
-                    Some(phase) => send.phase = phase,
-                    None => {
-                        let len = send.source.len();
-                        self.ops.finish(op, Ok(len));
-                    }
-                }
-                if !matches!(phase, Some(SendPhase::Streaming { .. })) {
-                    self.out.pop_front();
-                }
+            Step::Answers(count) => self.answers_sent(count),
+            Step::Asks(count) => {
+                self.turn = Queue::Asks.next();
+                self.asks_sent(count);
             }
+            Step::Send(queue, phase) => {
+                self.turn = queue.next();
+                self.sent_from(queue, phase);
+            }
+        }
+    }
+
+    /// A frame of the operation at the head of a queue has gone out.
+    fn sent_from(&mut self, queue: Queue, phase: Option<SendPhase>) {
+        let op = match queue {
+            Queue::Out => self.out.front().copied(),
+            Queue::Data => self.one.data.front().copied(),
+            Queue::Asks => self.one.next_ask(),
+        };
+        let op = op.expect("the frame came from the head of the queue");
+        let Op::Send(send) = self.ops.get(op) else { unreachable!("only sends have such frames") };
+        let (before, len) = (send.phase, send.source.len());
+        match phase {
+            Some(phase) => send.phase = phase,
+            None => self.finish(op, Ok(len)),
+        }
+        let more = matches!(phase, Some(SendPhase::Streaming { .. }));
+        match queue {
+            Queue::Asks => self.put_sent(before, phase),
+            Queue::Out if !more => drop(self.out.pop_front()),
+            Queue::Data if !more => drop(self.one.data.pop_front()),
+            Queue::Out | Queue::Data => {}
         }
     }
 
@@ -132,10 +209,16 @@ impl Link {
         match self.ops.peek(op) {
             Op::Send(send) => match &send.source {
                 Source::Memory(memory) | Source::Offered { memory, .. } => memory,
-                Source::Lent(_) => panic!("a lent source has no memory here"),
+                Source::Lent(_) | Source::Bytes(_) => panic!("this source has no exposed memory"),
             },
             _ => panic!("only sends have frames with memory"),
         }
+    }
+
+    /// The bytes that follow the header of a frame with [`Body::Packed`], from its [`Link::transmit`] on.
+    #[must_use]
+    pub fn packed(&self) -> &[u8] {
+        self.one.packed()
     }
 
     fn control_frame(&self, control: Control) -> Outgoing {
@@ -148,57 +231,96 @@ impl Link {
             Control::Fin { op, status, len } => {
                 self.frame(Kind::Fin, status as u8, op, &FinBody { len: len.into() }, Body::Empty, step)
             }
+            Control::Forsake => self.frame(Kind::Forsake, 0, 0, &(), Body::Empty, step),
             Control::Cancel { op } => self.frame(Kind::Cancel, 0, op.to_u64(), &(), Body::Empty, step),
         }
     }
 
-    fn message_frame(&self, op: OpId, lent: &Lent<'_>) -> Option<Outgoing> {
+    /// The next frame of an operation that sends bytes.
+    pub(super) fn send_frame(&mut self, queue: Queue, op: OpId, lent: &Lent<'_>) -> Option<Outgoing> {
         let Op::Send(send) = self.ops.peek(op) else { unreachable!("only sends are queued") };
-        let total = send.source.len();
-        match send.phase {
+        let (purpose, phase, total) = (send.purpose, send.phase, send.source.len());
+        match phase {
             SendPhase::Offering => {
-                let Source::Offered { place, .. } = &send.source else {
+                let Source::Offered { memory, place } = &send.source else {
                     unreachable!("only offered memory is offered")
                 };
                 let (key, offset) = (place.key.into(), place.offset.into());
-                let body = RtsBody { op: op.to_u64().into(), len: total.into(), key, offset };
-                Some(self.frame(Kind::Rts, 0, send.tag, &body, Body::Empty, Step::Send(Some(SendPhase::Offered))))
+                let checksum = if self.config.verify { checksum::of(memory).into() } else { 0.into() };
+                let body = RtsBody { op: op.to_u64().into(), len: total.into(), key, offset, checksum };
+                let (flags, word) = match purpose {
+                    SendFor::Message { tag } => (0, tag),
+                    SendFor::Served { to } => (MATCHED, to),
+                    SendFor::Put(_) => unreachable!("a put is offered by its request"),
+                };
+                Some(self.frame(
+                    Kind::Rts,
+                    flags,
+                    word,
+                    &body,
+                    Body::Empty,
+                    Step::Send(queue, Some(SendPhase::Offered)),
+                ))
             }
             SendPhase::Streaming { sent, to } => {
-                let body = |range| match &send.source {
-                    Source::Lent(_) => lent.source(op).map(|_| Body::Lent(op, range)),
-                    _ => Some(Body::Memory(op, range)),
-                };
-                if to.is_none() && total <= self.config.eager() as u64 {
-                    let body = body(0..total as usize)?;
-                    return Some(self.frame(Kind::Eager, 0, send.tag, &(), body, Step::Send(None)));
+                if let SendFor::Message { tag } = purpose
+                    && to.is_none()
+                    && total <= self.config.eager() as u64
+                {
+                    let body = self.body(op, 0..total as usize, lent)?;
+                    return Some(self.frame(Kind::Eager, 0, tag, &(), body, Step::Send(queue, None)));
                 }
                 let end = total.min(sent + (self.config.frame - FRAGMENT_HEADER) as u64);
-                let body = body(sent as usize..end as usize)?;
-                let step = Step::Send((end < total).then_some(SendPhase::Streaming { sent: end, to }));
-                Some(self.fragment(op, send.tag, to, (total, sent), 0, body, step))
+                let body = self.body(op, sent as usize..end as usize, lent)?;
+                let next = match purpose {
+                    _ if end < total => Some(SendPhase::Streaming { sent: end, to }),
+                    SendFor::Put(_) => Some(SendPhase::Unanswered { in_order: to.is_none() }),
+                    SendFor::Message { .. } | SendFor::Served { .. } => None,
+                };
+                let flags = if to.is_some() { MATCHED } else { 0 };
+                Some(self.fragment(op, to, (total, sent), flags, body, Step::Send(queue, next)))
             }
-            SendPhase::Aborting { sent, total, to } => {
-                Some(self.fragment(op, send.tag, to, (total, sent), ABORT, Body::Empty, Step::Send(None)))
+            SendPhase::Aborting { sent, total, to, ends } => {
+                let step = Step::Send(queue, (!ends).then_some(SendPhase::Unanswered { in_order: to.is_none() }));
+                let flags = ABORT | if to.is_some() { MATCHED } else { 0 };
+                Some(self.fragment(op, to, (total, sent), flags, Body::Empty, step))
             }
-            SendPhase::Offered | SendPhase::Moving { .. } => unreachable!("only sends with frames to go are queued"),
+            SendPhase::Offered | SendPhase::Moving { .. } | SendPhase::Unanswered { .. } => {
+                unreachable!("only sends with frames to go are queued")
+            }
         }
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the fields of a frame")]
+    /// What follows the header of a frame with these bytes of an operation's source; none if its lender is not here.
+    pub(super) fn body(&mut self, op: OpId, range: Range<usize>, lent: &Lent<'_>) -> Option<Body> {
+        let Op::Send(send) = self.ops.peek(op) else { unreachable!("only sends have bytes") };
+        match &send.source {
+            Source::Lent(_) => lent.source(op).map(|_| Body::Lent(op, range)),
+            Source::Memory(_) | Source::Offered { .. } => Some(Body::Memory(op, range)),
+            Source::Bytes(bytes) => {
+                self.one.pack_bytes(&bytes[range]);
+                Some(Body::Packed)
+            }
+        }
+    }
+
     fn fragment(
         &self,
         op: OpId,
-        tag: u64,
         to: Option<u64>,
         (total, offset): (u64, u64),
         flags: u8,
         body: Body,
         step: Step,
     ) -> Outgoing {
+        let Op::Send(send) = self.ops.peek(op) else { unreachable!("only sends have fragments") };
+        let (kind, word) = match (to, send.purpose) {
+            (Some(to), _) => (Kind::EagerFragment, to),
+            (None, SendFor::Message { tag }) => (Kind::EagerFragment, tag),
+            (None, SendFor::Put(_) | SendFor::Served { .. }) => (Kind::PutFragment, 0),
+        };
         let fields = FragmentBody { total: total.into(), offset: offset.into(), op: op.to_u64().into() };
-        let flags = flags | if to.is_some() { MATCHED } else { 0 };
-        self.frame(Kind::EagerFragment, flags, to.unwrap_or(tag), &fields, body, step)
+        self.frame(kind, flags, word, &fields, body, step)
     }
 
     fn frame(
@@ -210,11 +332,15 @@ impl Link {
         body: Body,
         step: Step,
     ) -> Outgoing {
-        Outgoing { header: Header::new(self.prefix(kind, flags, word), fields), body, step, credits: self.owed }
+        self.outgoing(Header::new(self.prefix(kind, flags, word), fields), body, step)
+    }
+
+    pub(super) fn outgoing(&self, header: Header, body: Body, step: Step) -> Outgoing {
+        Outgoing { header, body, step, credits: self.owed }
     }
 
     #[inline]
-    fn prefix(&self, kind: Kind, flags: u8, word: u64) -> Prefix {
+    pub(super) fn prefix(&self, kind: Kind, flags: u8, word: u64) -> Prefix {
         let (credits, sequence) = (self.owed.into(), self.next_out.into());
         Prefix { kind: kind as u8, flags, credits, sequence, word: word.into() }
     }

@@ -2,12 +2,39 @@
 
 mod hostile;
 mod network;
+mod onesided;
+mod remote;
 mod rules;
+
+use std::task::Poll;
+
+use fulmen_memory::{Exposed, Region};
+use proptest::prelude::*;
 
 use super::*;
 
 pub(super) fn config(rendezvous: Rendezvous) -> Config {
-    Config { frame: 256, credits: 16, unexpected: 2000, rendezvous }
+    Config {
+        frame: 256,
+        credits: 16,
+        unexpected: 2000,
+        rendezvous,
+        verify: false,
+        #[cfg(feature = "planted-bugs")]
+        planted: None,
+    }
+}
+
+/// What lies in memory that must not be written.
+const CANARY: u8 = 0xee;
+
+fn kinds() -> impl Strategy<Value = Rendezvous> {
+    prop_oneof![Just(Rendezvous::Mapped), Just(Rendezvous::Matched)]
+}
+
+/// Rounds of a property in the full tier, and else.
+fn cases(full: u32, always: u32) -> u32 {
+    if std::env::var("FULMEN_TEST_TIER").is_ok_and(|tier| tier == "full") { full } else { always }
 }
 
 /// Small numbers from a seed.
@@ -25,5 +52,48 @@ impl Dice {
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         ((mixed ^ (mixed >> 31)) % bound as u64) as usize
+    }
+}
+
+pub(super) fn memory(len: usize) -> Exposed {
+    Region::alloc(len.max(1)).unwrap().expose().unwrap().slice(0..len)
+}
+
+pub(super) fn pair(rendezvous: Rendezvous) -> (Link, Link) {
+    (Link::new(config(rendezvous)), Link::new(config(rendezvous)))
+}
+
+/// The next frame of a link.
+pub(super) fn frame(link: &mut Link, lent: &Lent<'_>) -> Option<Vec<u8>> {
+    let frame = link.transmit(lent)?;
+    let mut bytes = frame.header.as_bytes().to_vec();
+    match &frame.body {
+        Body::Empty => {}
+        Body::Packed => bytes.extend(link.packed()),
+        Body::Memory(op, range) => {
+            let at = bytes.len();
+            bytes.resize(at + range.len(), 0);
+            link.memory(*op).read(range.start, &mut bytes[at..]);
+        }
+        Body::Lent(op, range) => bytes.extend(&lent.source(*op).unwrap()[range.clone()]),
+    }
+    link.transmitted(&frame);
+    Some(bytes)
+}
+
+/// Moves frames from one link to the other until none is left.
+pub(super) fn carry(from: &mut Link, to: &mut Link) -> usize {
+    let mut count = 0;
+    while let Some(frame) = frame(from, &Lent::Nothing) {
+        to.receive(frame.as_slice(), &mut Lent::Nothing).unwrap();
+        count += 1;
+    }
+    count
+}
+
+pub(super) fn outcome(link: &mut Link, op: OpId) -> Option<Result<u64, OpError>> {
+    match link.poll(op, &mut Lent::Nothing) {
+        Poll::Ready(outcome) => Some(outcome),
+        Poll::Pending => None,
     }
 }

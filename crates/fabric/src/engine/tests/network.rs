@@ -3,15 +3,14 @@
 use std::collections::{HashMap, VecDeque};
 use std::task::Poll;
 
-use fulmen_memory::{Exposed, Region};
+use fulmen_memory::{Exposed, Pool, Region};
 use proptest::prelude::*;
 
 use super::super::*;
-use super::{Dice, config};
+use super::remote::Remote;
+use super::{CANARY, Dice, config, kinds};
 
-const ARENA: usize = 4 << 20;
-/// What lies in memory that must not be written.
-const CANARY: u8 = 0xee;
+const ARENA: usize = 8 << 20;
 
 struct Sending {
     op: Option<OpId>,
@@ -33,8 +32,8 @@ struct Receiving {
 }
 
 /// One rank: its end of the link and what it has under way.
-struct End {
-    link: Link,
+pub(super) struct End {
+    pub(super) link: Link,
     /// Frames on their way to this end.
     wire: VecDeque<Vec<u8>>,
     /// Bytes on their way through the device's channel to this end.
@@ -45,42 +44,53 @@ struct End {
     posted: VecDeque<(Exposed, OpId, usize, usize)>,
     sends: Vec<Sending>,
     recvs: Vec<Receiving>,
+    pub(super) remote: Remote,
 }
 
-struct World {
-    ends: [End; 2],
-    dice: Dice,
-    memory: Exposed,
-    used: usize,
+pub(super) struct World {
+    pub(super) ends: [End; 2],
+    pub(super) dice: Dice,
+    pub(super) pool: Pool,
     /// What offers say: key to memory.
-    places: HashMap<u64, Exposed>,
+    pub(super) places: HashMap<u64, Exposed>,
     may_cancel: bool,
+    /// One in so many steps is one of one-sided operations; never for 0.
+    one_sided: usize,
 }
 
 impl World {
-    fn new(seed: u64, rendezvous: Rendezvous, may_cancel: bool) -> World {
-        let end = || End {
-            link: Link::new(config(rendezvous)),
-            wire: VecDeque::new(),
-            channel: VecDeque::new(),
-            flying: VecDeque::new(),
-            posted: VecDeque::new(),
-            sends: Vec::new(),
-            recvs: Vec::new(),
+    pub(super) fn new(seed: u64, rendezvous: Rendezvous, may_cancel: bool, one_sided: usize) -> World {
+        let pool = Pool::new(&Region::alloc(ARENA).unwrap()).unwrap();
+        let (mut dice, mut places) = (Dice::new(seed), HashMap::new());
+        let mut end = || {
+            let (remote, exports) = Remote::new(&pool, &mut dice, &mut places);
+            End {
+                link: Link::with_exports(config(rendezvous), exports),
+                wire: VecDeque::new(),
+                channel: VecDeque::new(),
+                flying: VecDeque::new(),
+                posted: VecDeque::new(),
+                sends: Vec::new(),
+                recvs: Vec::new(),
+                remote,
+            }
         };
-        let memory = Region::alloc(ARENA).unwrap().expose().unwrap();
-        let (dice, places) = (Dice::new(seed), HashMap::new());
-        World { ends: [end(), end()], dice, memory, used: 0, places, may_cancel }
+        let ends = [end(), end()];
+        World { ends, dice, pool, places, may_cancel, one_sided }
     }
 
-    fn take(&mut self, len: usize) -> Exposed {
-        let memory = self.memory.slice(self.used..self.used + len);
-        self.used += len;
-        assert!(self.used <= ARENA);
-        memory
+    pub(super) fn take(&self, len: usize) -> Exposed {
+        self.pool.take(len).unwrap().into_exposed()
     }
 
-    fn length(&mut self) -> usize {
+    /// Memory that the peer finds by the place.
+    pub(super) fn offer(&mut self, memory: &Exposed) -> Place {
+        let key = self.places.len() as u64 + 100;
+        self.places.insert(key, memory.clone());
+        Place { key, ..Place::default() }
+    }
+
+    pub(super) fn length(&mut self) -> usize {
         let eager = config(Rendezvous::Mapped).eager();
         match self.dice.below(8) {
             0 => 0,
@@ -105,9 +115,8 @@ impl World {
             if kind == 1 {
                 Source::Memory(memory)
             } else {
-                let key = self.places.len() as u64 + 100;
-                self.places.insert(key, memory.clone());
-                Source::Offered { memory, place: Place { key, offset: 0 } }
+                let place = self.offer(&memory);
+                Source::Offered { memory, place }
             }
         };
         let end = &mut self.ends[side];
@@ -132,7 +141,12 @@ impl World {
 
     /// The operation of which this thread lends the memory, chosen anew each time: threads come and go.
     fn with_lent<T>(&mut self, side: usize, act: impl FnOnce(&mut Link, &mut Lent<'_>) -> T) -> T {
-        let (first, pick) = (self.dice.below(2) == 0, self.lent_recv(side));
+        let first = self.dice.below(2) == 0;
+        if self.one_sided > 0 && self.dice.below(2) == 0 {
+            let End { link, remote, .. } = &mut self.ends[side];
+            return act(link, &mut remote.lent(first, &mut self.dice));
+        }
+        let pick = self.lent_recv(side);
         let End { link, sends, recvs, .. } = &mut self.ends[side];
         let send = sends.iter().find(|send| send.lent && send.op.is_some());
         let recv = pick.map(|pick| &mut recvs[pick]);
@@ -154,12 +168,13 @@ impl World {
     }
 
     /// Sends one frame, if one is to go.
-    fn transmit(&mut self, side: usize) -> bool {
+    pub(super) fn transmit(&mut self, side: usize) -> bool {
         let frame = self.with_lent(side, |link, lent| {
             let frame = link.transmit(lent)?;
             let mut bytes = frame.header.as_bytes().to_vec();
             match &frame.body {
                 Body::Empty => {}
+                Body::Packed => bytes.extend(link.packed()),
                 Body::Memory(op, range) => {
                     let mut body = vec![0; range.len()];
                     link.memory(*op).read(range.start, &mut body);
@@ -191,21 +206,18 @@ impl World {
 
     /// Does one of the large moves.
     fn carry(&mut self, side: usize) -> bool {
-        let copied = {
-            let recv = self.lent_recv(side);
-            let places = &self.places;
-            let End { link, recvs, .. } = &mut self.ends[side];
-            let recv = recv.map(|pick| &mut recvs[pick]);
-            let mut lent = recv.map_or(Lent::Nothing, |recv| Lent::Target(recv.op.unwrap(), recv.bytes.as_mut_slice()));
-            link.next_copy(&mut lent).map(|copy| {
-                let from = &places[&copy.from.key];
+        let places = std::mem::take(&mut self.places);
+        let copied = self.with_lent(side, |link, lent| {
+            link.next_copy(lent).map(|copy| {
+                let (from, at) = (&places[&copy.from.key], copy.from.offset as usize);
                 match copy.into {
-                    Into::Memory(memory) => from.copy_to(0, &memory, 0, copy.len as usize),
-                    Into::Lent => from.read(0, &mut lent.target(copy.op).unwrap()[..copy.len as usize]),
+                    Into::Memory(memory) => from.copy_to(at, &memory, 0, copy.len as usize),
+                    Into::Lent => from.read(at, &mut lent.target(copy.op).unwrap()[..copy.len as usize]),
                 }
                 link.copied(copy.op, true);
             })
-        };
+        });
+        self.places = places;
         if copied.is_some() {
             return true;
         }
@@ -246,14 +258,14 @@ impl World {
         memory.write(*come, &bytes);
         *come += count;
         if *come == memory.len() {
-            link.landed(*op);
+            assert!(link.landed(*op));
             posted.pop_front();
         }
         true
     }
 
     /// Looks for outcomes.
-    fn collect(&mut self, side: usize) -> bool {
+    pub(super) fn collect(&mut self, side: usize) -> bool {
         let End { link, sends, recvs, .. } = &mut self.ends[side];
         let mut any = false;
         for send in sends.iter_mut() {
@@ -273,10 +285,13 @@ impl World {
                 }
             }
         }
-        any
+        any | self.ends[side].collect_remote()
     }
 
     fn cancel(&mut self, side: usize) {
+        if self.one_sided > 0 && self.dice.below(2) == 0 {
+            return self.cancel_remote(side);
+        }
         let pick = self.dice.below(8);
         let End { link, sends, recvs, .. } = &mut self.ends[side];
         if pick < 4 {
@@ -306,8 +321,11 @@ impl World {
         }
     }
 
-    fn step(&mut self) {
+    pub(super) fn step(&mut self) {
         let side = self.dice.below(2);
+        if self.one_sided > 0 && self.dice.below(self.one_sided) == 0 {
+            return self.start_remote(side);
+        }
         let tag = self.dice.below(3) as u64;
         match self.dice.below(20) {
             0 => self.start_send(side, tag),
@@ -324,9 +342,10 @@ impl World {
     }
 
     /// Runs until nothing moves any more.
-    fn settle(&mut self) {
+    pub(super) fn settle(&mut self) {
         let mut idle = 0;
-        while idle < 300 {
+        // Whose memory is lent is left to chance.
+        while idle < 1000 {
             let mut moved = false;
             for side in 0..2 {
                 moved |= self.transmit(side);
@@ -339,7 +358,7 @@ impl World {
     }
 
     /// Asks for whatever was sent and not asked for.
-    fn receive_the_rest(&mut self) {
+    pub(super) fn receive_the_rest(&mut self) {
         for side in 0..2 {
             for tag in 0..3 {
                 let sent = self.ends[1 - side].sends.iter().filter(|send| send.tag == tag).count();
@@ -352,7 +371,7 @@ impl World {
     }
 
     /// Compares what was received with what was sent, message by message.
-    fn check_all(&self) {
+    pub(super) fn check_all(&self) {
         for side in 0..2 {
             for tag in 0..3 {
                 let sent: Vec<_> = self.ends[1 - side].sends.iter().filter(|send| send.tag == tag).collect();
@@ -381,7 +400,7 @@ impl World {
     }
 
     /// With cancellations: whatever was received is a message that was sent, in order, and nothing else was written.
-    fn check_received(&self) {
+    pub(super) fn check_received(&self) {
         for side in 0..2 {
             for tag in 0..3 {
                 let mut sent = self.ends[1 - side].sends.iter().filter(|send| send.tag == tag);
@@ -403,12 +422,8 @@ impl World {
     }
 }
 
-fn kinds() -> impl Strategy<Value = Rendezvous> {
-    prop_oneof![Just(Rendezvous::Mapped), Just(Rendezvous::Matched)]
-}
-
 fn cases() -> u32 {
-    if std::env::var("FULMEN_TEST_TIER").is_ok_and(|tier| tier == "full") { 5000 } else { 150 }
+    super::cases(5000, 150)
 }
 
 proptest! {
@@ -416,7 +431,7 @@ proptest! {
 
     #[test]
     fn each_message_meets_its_receive(seed in any::<u64>(), rendezvous in kinds(), steps in 50usize..1500) {
-        let mut world = World::new(seed, rendezvous, false);
+        let mut world = World::new(seed, rendezvous, false, 0);
         (0..steps).for_each(|_| world.step());
         world.receive_the_rest();
         world.settle();
@@ -434,7 +449,7 @@ proptest! {
 
     #[test]
     fn cancelled_operations_release_their_memory(seed in any::<u64>(), rendezvous in kinds(), steps in 50usize..1500) {
-        let mut world = World::new(seed, rendezvous, true);
+        let mut world = World::new(seed, rendezvous, true, 0);
         (0..steps).for_each(|_| world.step());
         world.settle();
         world.check_received();
@@ -450,7 +465,7 @@ proptest! {
 
     #[test]
     fn a_link_that_is_severed_at_any_time_ends_everything(seed in any::<u64>(), rendezvous in kinds(), steps in 0usize..600) {
-        let mut world = World::new(seed, rendezvous, false);
+        let mut world = World::new(seed, rendezvous, false, 0);
         (0..steps).for_each(|_| world.step());
         world.ends[0].link.sever();
         world.collect(0);
