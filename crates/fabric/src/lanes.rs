@@ -34,11 +34,13 @@ pub(crate) struct Lane {
     pub(crate) wire: Box<dyn Wire>,
     /// The losses that were known when this lane was last looked after.
     losses: u32,
+    /// That the peer has left was noted.
+    left: bool,
 }
 
 impl Lane {
     pub(crate) fn new(link: Link, wire: Box<dyn Wire>) -> Lane {
-        Lane { link, wire, losses: 0 }
+        Lane { link, wire, losses: 0, left: false }
     }
 
     /// Ends everything with a peer that is lost.
@@ -194,10 +196,11 @@ impl Lanes {
                 return true;
             }
         };
-        if moved && lane.link.peer_left() {
+        if !lane.left && lane.link.peer_left() {
+            lane.left = true;
             self.life.lose(rank, Loss::Left);
         }
-        if losses != lane.losses {
+        if losses != lane.losses && !lane.wire.is_parting() {
             lane.losses = losses;
             if self.life.loss(rank).is_some() {
                 lane.sever();
