@@ -11,6 +11,7 @@ mod devices;
 mod logging;
 mod output;
 mod run;
+mod simulate;
 
 use std::process::ExitCode;
 
@@ -33,6 +34,7 @@ enum Command {
     Demo(demo::Args),
     Bench(bench::Args),
     Devices(devices::Args),
+    Simulate(simulate::Args),
     #[command(name = run::SUPERVISE, hide = true)]
     Supervise(run::SuperviseArgs),
     #[command(name = run::START, hide = true)]
@@ -54,6 +56,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => logged(verbose, || demo::demo(args, verbose)),
         Command::Bench(args) => logged(verbose, || bench::bench(args, verbose)),
         Command::Devices(args) => logged(verbose, || devices::devices(args)),
+        Command::Simulate(args) => logged(verbose, || simulate::simulate(args)),
         Command::BenchRank(spec) => logged(verbose, || bench::rank(spec)),
         Command::DemoRank => logged(verbose, demo::rank),
         // These two run inside a rank, whose standard error belongs to the rank's program: they keep no log.
@@ -89,7 +92,12 @@ fn chain(error: &anyhow::Error) -> String {
 fn exit_code(error: &anyhow::Error) -> u8 {
     match error.downcast_ref::<run::RunError>() {
         Some(error) => error.exit_code(),
-        None if error.is::<bench::BenchError>() || error.is::<logging::FilterError>() => 2,
+        None if error.is::<bench::BenchError>()
+            || error.is::<logging::FilterError>()
+            || error.is::<simulate::SimulateError>() =>
+        {
+            2
+        }
         None => 1,
     }
 }

@@ -256,7 +256,7 @@ impl Messages {
             let Some(outcome) = failure.as_mut().and_then(Operation::test) else { continue };
             *failure = None;
             if let Ok(len) = outcome {
-                let mut text = vec![0; len.min(POISON)];
+                let mut text = vec![0; (len as usize).min(POISON)];
                 self.poison.read(peer * POISON, &mut text);
                 let cause = format!("rank {peer}: {}", String::from_utf8_lossy(&text));
                 return Err(CollectiveError::Poisoned { cause: cause.into() });
@@ -378,7 +378,7 @@ impl<'a> Exchange<'a> {
                 None => at += 1,
                 Some(outcome) => {
                     match outcome {
-                        Ok(len) if expected.is_some() => self.lens[*peer] = len,
+                        Ok(len) if expected.is_some() => self.lens[*peer] = len as usize,
                         Ok(_) => {}
                         // As in `forget_sends`.
                         Err(FabricError::PeerLost { .. }) if expected.is_none() => {}

@@ -15,6 +15,7 @@ use crate::driver::{Broken, Parker, Wire, reach};
 use crate::engine::{Lent, Link, OpError, PREFIX, Source, Target};
 use crate::lanes::{Lane, Lanes};
 use crate::liveness::Life;
+use crate::onesided::OneSided;
 use crate::{Coordinator, Fabric, FabricError, FabricOptions, Flow, JoinConfig, Loss, Providers, Secret, Session};
 
 /// Never reached when all is well.
@@ -243,8 +244,9 @@ fn whoever_ends_the_operation_of_another_thread_wakes_it() {
     let with = |frames: Vec<Vec<u8>>| {
         let life = Arc::new(Life::new(2, Box::new(Counting::default())));
         let lane = Lane::new(Link::new(config), Box::new(Canned(frames)));
-        let area = Region::alloc(crate::onesided::AREA).unwrap().expose().unwrap();
-        let onesided = Arc::new(crate::onesided::OneSided::new(0, vec![Some(area), None], None));
+        let control = Region::alloc(reach::control_len(2, &Flow::default())).unwrap().expose().unwrap();
+        let own = reach::onesided_area(&control, 2, &Flow::default());
+        let onesided = Arc::new(OneSided::new(0, vec![Some(own), None], None));
         Lanes::new(vec![None, Some(lane)], life, None, onesided, counting.clone())
     };
     let message = || {

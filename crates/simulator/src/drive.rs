@@ -10,6 +10,7 @@ use crate::network::{Carrier, EndId, Happening, MICRO, Time};
 use crate::random::mix;
 use crate::report::Broken;
 use crate::schedule::Choice;
+use crate::share::PLACE;
 use crate::world::{Checked, Draw, World};
 
 /// How long a frame needs at least, and how much longer it may need.
@@ -65,8 +66,8 @@ impl World<'_> {
             worked |= self.copy(end)?;
             let grant = 1 + self.dice(Draw::Chunk, &[self.step, self.clock.now]).index(600);
             let Some(own) = self.end(end) else { return Ok(()) };
-            let work = own.post(grant);
-            worked |= !work.is_empty();
+            let (work, granted) = own.post(grant);
+            worked |= granted || !work.is_empty();
             for work in work {
                 self.work(end, work);
             }
@@ -126,7 +127,9 @@ impl World<'_> {
             other.unread += 1;
             let (at, unread, room) = (other.last_frame, other.unread, other.link.config().receive_buffers());
             if unread > room {
-                let what = format!("rank {sender} has {unread} frames under way to rank {receiver}, which has room for {room}");
+                let what = format!(
+                    "rank {sender} has {unread} frames under way to rank {receiver}, which has room for {room}"
+                );
                 return Err(self.failure(Broken::Protocol, what));
             }
             self.clock.plan(at, Happening::Frame { to, generation, bytes });
@@ -211,9 +214,10 @@ impl World<'_> {
                 (own.link.receive(bytes.as_slice(), &mut Lent::Nothing), Verdict::Deliver)
             }
             Wire::Sealed { reliable, .. } => match reliable.receive(now, bytes.as_slice()) {
-                Verdict::Deliver => {
-                    (own.link.receive(&bytes[fulmen_fabric::engine::Reliable::OVERHEAD..], &mut Lent::Nothing), Verdict::Deliver)
-                }
+                Verdict::Deliver => (
+                    own.link.receive(&bytes[fulmen_fabric::engine::Reliable::OVERHEAD..], &mut Lent::Nothing),
+                    Verdict::Deliver,
+                ),
                 verdict => (Ok(()), verdict),
             },
         };
@@ -221,11 +225,15 @@ impl World<'_> {
         let (own, peer) = (self.node(to), self.node(to.peer()));
         let fresh = matches!(verdict, Verdict::Deliver | Verdict::Acknowledgement | Verdict::Duplicate | Verdict::Gap);
         if generation != current && fresh {
-            let what = format!("rank {own} took a frame of rank {peer}'s generation {generation} in generation {current}");
+            let what =
+                format!("rank {own} took a frame of rank {peer}'s generation {generation} in generation {current}");
             return Err(self.failure(Broken::Generation, what));
         }
         if let Err(error) = result {
             return Err(self.failure(Broken::Protocol, format!("rank {own} refused a frame of rank {peer}: {error}")));
+        }
+        if verdict == Verdict::Deliver {
+            self.inspect(to)?;
         }
         self.pump_soon(to, 2 * MICRO);
         Ok(())
@@ -244,7 +252,9 @@ impl World<'_> {
                 self.sever(end)?;
                 return Ok(false);
             };
-            let Some(from) = other.places.get(&copy.from.key).cloned() else {
+            let place = other.places.get(&copy.from.key).cloned();
+            let share = || self.nodes[self.node(end.peer())].share.as_ref().map(|share| share.memory.clone());
+            let Some(from) = (if copy.from.key == PLACE { share() } else { place }) else {
                 let what = format!("rank {} copies from memory that is released", self.node(end));
                 return Err(self.failure(Broken::Release, what));
             };
@@ -252,6 +262,7 @@ impl World<'_> {
             from.copy_to(copy.from.offset as usize, &into, 0, copy.len as usize);
             drop(into);
             self.end(end).expect("it has given the copy out").link.copied(copy.op, true);
+            self.inspect(end)?;
         }
         Ok(any)
     }
@@ -280,6 +291,7 @@ impl World<'_> {
             let what = format!("rank {peer} sent {} bytes to rank {own} that meet no receive", bytes.len());
             return Err(self.failure(Broken::Protocol, what));
         }
+        self.inspect(to)?;
         self.digest.add(&[7, self.clock.now, to.pair as u64 * 2 + to.side as u64, bytes.len() as u64]);
         self.pump_soon(to, 2 * MICRO);
         Ok(())
@@ -331,6 +343,7 @@ impl World<'_> {
                     checked.map_err(|wrong| self.wrong(from, tag, wrong))?;
                     self.watch(node, memory)?;
                 }
+                What::Remote { number } => self.remote_ended(end, number, outcome, over, live.memory)?,
             }
         }
         Ok(())

@@ -20,8 +20,18 @@ pub(crate) enum Wire {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum What {
     /// The message of this number, with this tag.
-    Send { tag: u64, number: u64 },
-    Recv { tag: u64, number: u64 },
+    Send {
+        tag: u64,
+        number: u64,
+    },
+    Recv {
+        tag: u64,
+        number: u64,
+    },
+    /// The one-sided operation of this number.
+    Remote {
+        number: u64,
+    },
 }
 
 /// An operation that is under way.
@@ -114,6 +124,7 @@ impl End {
                 frame.resize(header + range.len(), 0);
                 self.link.memory(*op).read(range.start, &mut frame[header..]);
             }
+            Body::Packed => frame.extend_from_slice(self.link.packed()),
             Body::Lent(..) => unreachable!("nobody lends memory here"),
         }
         self.link.transmitted(&outgoing);
@@ -136,9 +147,11 @@ impl End {
         }
     }
 
-    /// Gives the device what the link wants moved. `grant`: how many bytes it posts receives for at once.
-    pub(crate) fn post(&mut self, grant: usize) -> Vec<Work> {
+    /// Gives the device what the link wants moved. `grant`: how many bytes it posts receives for at once; also tells whether
+    /// it has.
+    pub(crate) fn post(&mut self, grant: usize) -> (Vec<Work>, bool) {
         let mut work = Vec::new();
+        let mut granted = false;
         while let Some(posting) = self.link.next_posting() {
             match posting {
                 Posting::Receive { op, memory } => self.posted.push_back(Posted { op, memory, granted: 0, come: 0 }),
@@ -154,8 +167,9 @@ impl End {
         if let Some(posted) = self.posted.iter_mut().find(|posted| posted.granted < posted.memory.len()) {
             posted.granted = posted.memory.len().min(posted.granted + grant);
             self.link.granted(posted.op, posted.granted as u64);
+            granted = true;
         }
-        work
+        (work, granted)
     }
 
     /// Whether the device has receives to post.

@@ -60,8 +60,7 @@ pub enum FaultsError {
     },
 }
 
-const NAMES: [&str; 10] =
-    ["drop", "dup", "reorder", "corrupt", "delay", "partition", "pause", "cut", "kill", "rejoin"];
+const NAMES: [&str; 10] = ["drop", "dup", "reorder", "corrupt", "delay", "partition", "pause", "cut", "kill", "rejoin"];
 
 impl Default for Faults {
     fn default() -> Faults {
@@ -152,7 +151,11 @@ impl fmt::Display for Faults {
             return f.write_str("none");
         }
         let micros = self.delay.as_micros();
-        if micros.is_multiple_of(1000) { write!(f, ",delay={}ms", micros / 1000) } else { write!(f, ",delay={micros}us") }
+        if micros.is_multiple_of(1000) {
+            write!(f, ",delay={}ms", micros / 1000)
+        } else {
+            write!(f, ",delay={micros}us")
+        }
     }
 }
 
@@ -184,7 +187,8 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused_by_name() {
-        for text in ["", "drop", "drip=1", "drop=x", "drop=-1", "drop=1.5", "drop=NaN", "delay=1", "delay=2s", "delay="] {
+        for text in ["", "drop", "drip=1", "drop=x", "drop=-1", "drop=1.5", "drop=NaN", "delay=1", "delay=2s", "delay="]
+        {
             let error = text.parse::<Faults>().unwrap_err().to_string();
             assert!(!error.contains('\n') && error.len() > 30, "{error}");
         }

@@ -7,6 +7,7 @@
 //! well.
 #![forbid(unsafe_code)]
 
+mod book;
 mod drive;
 mod end;
 mod faults;
@@ -14,9 +15,11 @@ mod messages;
 mod network;
 mod operations;
 mod random;
+mod remote;
 mod report;
 mod run;
 mod schedule;
+mod share;
 mod shorten;
 mod world;
 

@@ -27,6 +27,8 @@ struct Sent {
     cancelled: bool,
     /// Some receive has got it.
     received: bool,
+    /// Some receive, probably, was too short for it.
+    refused: bool,
     outcome: Option<Result<u64, OpError>>,
 }
 
@@ -63,23 +65,40 @@ impl Lane {
         Lane { salt, cancelling: tag >= CANCELLING, ..Lane::default() }
     }
 
-    /// How many messages were sent beyond those that were asked for: below zero, the receives that wait.
+    /// How many messages were sent beyond those that were asked for; below zero, the receives that wait. Exact where
+    /// nothing is given up.
     pub(crate) fn ahead(&self) -> i64 {
-        (self.first_send + self.sends.len() as u64) as i64 - (self.first_recv + self.recvs.len() as u64) as i64
+        if !self.cancelling {
+            return self.sends.len() as i64 - self.recvs.len() as i64;
+        }
+        let messages = self.sends.iter().filter(|send| !send.cancelled && !send.received && !send.refused).count();
+        let recvs = self.recvs.iter().filter(|recv| !recv.cancelled && recv.outcome.is_none()).count();
+        messages as i64 - recvs as i64
     }
 
-    /// Whether a message waits for a receive that was not posted.
-    pub(crate) fn waits(&self) -> bool {
-        let sends = self.sends.iter().filter(|send| send.outcome.is_none() && !send.received && !send.cancelled).count();
-        let recvs = self.recvs.iter().filter(|recv| recv.outcome.is_none() && !recv.cancelled).count();
-        if self.cancelling { sends > recvs } else { self.ahead() > 0 }
+    /// Whether a message has not ended.
+    pub(crate) fn is_sending(&self) -> bool {
+        self.sends.iter().any(|send| send.outcome.is_none())
+    }
+
+    /// How many receives are missing for all messages to be received. `stuck`: some message does not end, perhaps for a
+    /// message of this lane of which nobody knows that it is still there.
+    pub(crate) fn missing(&self, stuck: bool) -> usize {
+        self.ahead().max(i64::from(stuck && self.cancelling)).max(0) as usize
     }
 
     /// Adds a message: its number and bytes.
     pub(crate) fn send(&mut self, len: usize, offered: bool) -> (u64, Vec<u8>) {
         let number = self.first_send + self.sends.len() as u64;
         let len = if self.cancelling { len.max(8) } else { len };
-        self.sends.push_back(Sent { len: len as u64, offered, cancelled: false, received: false, outcome: None });
+        self.sends.push_back(Sent {
+            len: len as u64,
+            offered,
+            cancelled: false,
+            received: false,
+            refused: false,
+            outcome: None,
+        });
         (number, self.bytes(number, len))
     }
 
@@ -167,7 +186,10 @@ impl Lane {
                 }
                 let bytes = self.bytes(message, len as usize);
                 if let Some(at) = (0..bytes.len()).find(|at| bytes[*at] != memory[*at]) {
-                    return wrong(Broken::Message, format!("got message {message} of {len} bytes, wrong from byte {at} on"));
+                    return wrong(
+                        Broken::Message,
+                        format!("got message {message} of {len} bytes, wrong from byte {at} on"),
+                    );
                 }
                 if let Some(neighbor) = self.out_of_order(index, message) {
                     return wrong(Broken::Message, format!("got message {message} though a neighbor got {neighbor}"));
@@ -184,6 +206,11 @@ impl Lane {
                     OpError::Cancelled => recv.cancelled || self.gave_up[0],
                     OpError::Truncated { len, room: told } => {
                         self.refused = true;
+                        let taken =
+                            |send: &&mut Sent| send.len == len && !(send.received || send.refused || send.cancelled);
+                        if let Some(send) = self.sends.iter_mut().find(taken) {
+                            send.refused = true;
+                        }
                         let exact = || {
                             let send = number.checked_sub(self.first_send).and_then(|at| self.sends.get(at as usize));
                             send.is_some_and(|send| send.len == len)

@@ -3,7 +3,7 @@
 use fulmen_fabric::engine::{Cancel, Place, Source, Target};
 
 use crate::end::{Live, What};
-use crate::messages::{CANARY, CANCELLING, TAGS};
+use crate::messages::{CANARY, CANCELLING, Lane, TAGS};
 use crate::network::{Carrier, EndId, MICRO};
 use crate::random::Dice;
 use crate::report::Broken;
@@ -35,6 +35,7 @@ impl World<'_> {
         let any = !own.live.is_empty();
         match dice.below(20) {
             0 if any => self.cancel(choice, end, &mut dice),
+            1..=9 => self.remote(choice, end, &mut dice),
             _ => self.message(choice, end, &mut dice),
         }
     }
@@ -55,7 +56,8 @@ impl World<'_> {
     /// A message to the peer, or a receive for one of its messages.
     fn message(&mut self, choice: Choice, end: EndId, dice: &mut Dice) -> Checked {
         let tag = dice.below(TAGS);
-        let (len, offered, short, sends) = (Self::length(dice), dice.below(3) == 0, dice.below(12) == 0, dice.below(2) == 0);
+        let (len, offered, short, sends) =
+            (Self::length(dice), dice.below(3) == 0, dice.below(12) == 0, dice.below(2) == 0);
         let ahead = |side: usize| self.pairs[end.pair].lanes[side][tag as usize].ahead();
         let sends = match (ahead(end.side), ahead(1 - end.side)) {
             (mine, _) if sends && mine >= WAITING => false,
@@ -111,7 +113,7 @@ impl World<'_> {
     }
 
     /// An operation was started: it goes on soon, perhaps together with others.
-    fn started(&mut self, end: EndId) {
+    pub(crate) fn started(&mut self, end: EndId) {
         self.counts.operations += 1;
         self.pump_soon(end, 6 * MICRO);
     }
@@ -126,18 +128,26 @@ impl World<'_> {
     fn cancel(&mut self, choice: Choice, end: EndId, dice: &mut Dice) -> Checked {
         let node = self.node(end);
         let Some(own) = self.end(end) else { return Ok(()) };
-        let may = |live: &Live| match live.what {
+        let whats: Vec<What> = own.live.iter().map(|live| live.what).collect();
+        let book = &self.pairs[end.pair].books[end.side];
+        let may = |what: &What| match *what {
             What::Send { tag, .. } | What::Recv { tag, .. } => tag >= CANCELLING,
+            What::Remote { number } => book.may_be_given_up(number),
         };
-        let able: Vec<usize> = (0..own.live.len()).filter(|at| may(&own.live[*at])).collect();
+        let able: Vec<usize> = (0..whats.len()).filter(|at| may(&whats[*at])).collect();
         if able.is_empty() {
             return Ok(());
         }
         let at = able[dice.index(able.len())];
-        let what = own.live[at].what;
+        let what = whats[at];
+        let described = match what {
+            What::Remote { number } if self.options.story => book.describe(number),
+            _ => String::new(),
+        };
         self.tell(choice, || match what {
             What::Send { tag, number } => format!("rank {node} gives message {number} with tag {tag} up"),
             What::Recv { tag, number } => format!("rank {node} gives receive {number} with tag {tag} up"),
+            What::Remote { .. } => format!("rank {node} gives {described} up"),
         });
         self.give_up(end, at)
     }
@@ -151,7 +161,9 @@ impl World<'_> {
             Cancel::Released => true,
             Cancel::Busy => false,
             Cancel::Finished => return Ok(()),
-            Cancel::Copying => return Err(self.failure(Broken::Outcome, "a copy is under way that nobody makes".into())),
+            Cancel::Copying => {
+                return Err(self.failure(Broken::Outcome, "a copy is under way that nobody makes".into()));
+            }
         };
         let released = gone.then(|| own.live.remove(at));
         let checked = match what {
@@ -164,6 +176,15 @@ impl World<'_> {
                 let checked = self.pairs[end.pair].lanes[from.side][tag as usize].cancelled_recv(number, gone);
                 checked.map_err(|wrong| self.wrong(from, tag, wrong))
             }
+            What::Remote { number } => {
+                let book = &mut self.pairs[end.pair].books[end.side];
+                if gone {
+                    book.orphan(number)
+                } else {
+                    book.give_up(number)
+                }
+                Ok(())
+            }
         };
         checked?;
         if let Some(live) = released {
@@ -171,29 +192,33 @@ impl World<'_> {
             if let Some(key) = live.key {
                 self.end(end).expect("it was there").places.remove(&key);
             }
-            let memory = live.memory.expect("messages have memory");
-            match live.what {
-                What::Send { .. } => self.release(node, memory)?,
-                What::Recv { .. } => self.watch(node, memory)?,
+            if let Some(memory) = live.memory {
+                self.watch(node, memory)?;
             }
         }
         self.pump_soon(end, 6 * MICRO);
         Ok(())
     }
 
-    /// Posts receives for all messages that wait for one.
-    pub(crate) fn ask_for_the_rest(&mut self) -> Checked {
+    /// Posts receives for all messages that wait for one: whether there were any.
+    pub(crate) fn ask_for_the_rest(&mut self) -> Checked<bool> {
+        let mut any = false;
         for pair in 0..self.pairs.len() {
+            if !self.pairs[pair].open {
+                continue;
+            }
             for side in 0..2 {
+                let receiver = EndId { pair, side: 1 - side };
+                let stuck = self.pairs[pair].lanes[side].iter().any(Lane::is_sending);
                 for tag in 0..TAGS {
-                    let receiver = EndId { pair, side: 1 - side };
-                    while self.pairs[pair].open && self.pairs[pair].lanes[side][tag as usize].waits() {
+                    for _ in 0..self.pairs[pair].lanes[side][tag as usize].missing(stuck) {
                         self.recv(None, receiver, tag, LONGEST)?;
+                        any = true;
                     }
                 }
             }
         }
-        Ok(())
+        Ok(any)
     }
 
     /// Gives all receives up for which nothing comes.

@@ -100,6 +100,7 @@ fn play(world: &mut World<'_>) -> Checked {
         let until = world.clock.now + gap(world);
         world.advance(until)?;
         world.clock.now = until;
+        world.inspect_all((step % world.nodes.len() as u64) as usize)?;
     }
     world.step = world.options.steps;
     world.sent.fill(0);

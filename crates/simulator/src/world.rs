@@ -7,12 +7,14 @@ use fulmen_fabric::engine::{Config, Link, ReliableConfig, Rendezvous};
 use fulmen_memory::{Exposed, Pool, Region};
 
 use crate::Options;
+use crate::book::Book;
 use crate::end::End;
 use crate::messages::{CANARY, Lane, TAGS, Wrong};
 use crate::network::{Carrier, Clock, EndId, Happening, MICRO, MILLI, Time};
 use crate::random::{Dice, Digest, mix};
 use crate::report::{Broken, Counts, Failure};
 use crate::schedule::Choice;
+use crate::share::Share;
 
 /// Bytes of a node's memory. Pages that are not used cost nothing.
 const MEMORY: usize = 8 << 20;
@@ -49,6 +51,8 @@ pub(crate) struct Node {
     pub watched: VecDeque<Exposed>,
     /// Where the next memory that peers can map is found.
     pub next_key: u64,
+    /// What peers reach. Gone while it is dead.
+    pub share: Option<Share>,
 }
 
 /// Two nodes and the link between them.
@@ -60,6 +64,8 @@ pub(crate) struct Pair {
     pub ends: [Option<End>; 2],
     /// Messages by the side that sends them, and by tag.
     pub lanes: [Vec<Lane>; 2],
+    /// One-sided operations by the side that starts them.
+    pub books: [Book; 2],
     /// Something that can break the link has happened, at this time.
     pub struck: Option<Time>,
     /// Whose end vanished with its node.
@@ -93,6 +99,8 @@ pub(crate) struct World<'a> {
     pub counts: Counts,
     pub story: Vec<(Choice, String)>,
     pub scratch: Vec<u8>,
+    /// Keys of the memory that each node had before it died.
+    stale: Vec<Option<u64>>,
 }
 
 impl<'a> World<'a> {
@@ -100,14 +108,9 @@ impl<'a> World<'a> {
         let count = options.nodes;
         let nodes = (0..count).map(|_| {
             let region = Region::alloc(MEMORY).expect("memory for a node");
-            Node {
-                alive: true,
-                paused: 0,
-                inbox: VecDeque::new(),
-                pool: Pool::new(&region).expect("a pool over a node's memory"),
-                watched: VecDeque::new(),
-                next_key: 1,
-            }
+            let pool = Pool::new(&region).expect("a pool over a node's memory");
+            let share = Some(Share::new(&pool, count, None));
+            Node { alive: true, paused: 0, inbox: VecDeque::new(), pool, watched: VecDeque::new(), next_key: 1, share }
         });
         let mut pairs = Vec::new();
         for higher in 1..count {
@@ -121,6 +124,7 @@ impl<'a> World<'a> {
                     generation: 0,
                     ends: [None, None],
                     lanes: [Vec::new(), Vec::new()],
+                    books: [Book::default(), Book::default()],
                     struck: None,
                     killed: [false; 2],
                     open: false,
@@ -140,6 +144,7 @@ impl<'a> World<'a> {
             counts: Counts::default(),
             story: Vec::new(),
             scratch: Vec::new(),
+            stale: vec![None; count],
         };
         for pair in 0..world.pairs.len() {
             world.connect(pair);
@@ -237,8 +242,12 @@ impl<'a> World<'a> {
             planted: options.planted,
         };
         for (side, end) in pair.ends.iter_mut().enumerate() {
-            *end = Some(End::new(Link::new(config), reliable));
-            let salt = |tag| mix(mix(options.seed, index as u64), u64::from(pair.generation) << 8 | tag << 1 | side as u64);
+            let (own, peer) = (pair.nodes[side], pair.nodes[1 - side]);
+            let share = |node: usize| self.nodes[node].share.as_ref().expect("a live node has shared memory");
+            *end = Some(End::new(Link::with_exports(config, share(own).exports.clone()), reliable));
+            pair.books[side] = Book::new(share(peer).shadow_area(own));
+            let salt =
+                |tag| mix(mix(options.seed, index as u64), u64::from(pair.generation) << 8 | tag << 1 | side as u64);
             pair.lanes[side] = (0..TAGS).map(|tag| Lane::new(salt(tag), tag)).collect();
         }
         (pair.struck, pair.killed, pair.open) = (None, [false; 2], true);
@@ -249,6 +258,7 @@ impl<'a> World<'a> {
     pub(crate) fn sever(&mut self, end: EndId) -> Checked {
         let Some(own) = self.end(end) else { return Ok(()) };
         own.sever();
+        self.close_book(end);
         self.collect(end)?;
         let own = self.pairs[end.pair].ends[end.side].take().expect("it was there");
         if let Some(live) = own.live.first() {
@@ -259,6 +269,14 @@ impl<'a> World<'a> {
         }
         self.digest.add(&[2, self.clock.now, end.pair as u64, end.side as u64]);
         self.after(end)
+    }
+
+    /// An end serves its peer no more.
+    fn close_book(&mut self, end: EndId) {
+        let (node, peer) = (self.node(end), self.node(end.peer()));
+        if let Some(share) = &self.nodes[node].share {
+            self.pairs[end.pair].books[end.peer().side].close(share.shadow_area(peer));
+        }
     }
 
     /// An end is gone: its peer learns of it, or the books of the link are closed.
@@ -340,7 +358,8 @@ impl<'a> World<'a> {
                 }
             }
         }
-        let names: Vec<_> = (0..self.nodes.len()).filter(|node| nodes >> node & 1 == 1).map(|node| node.to_string()).collect();
+        let names: Vec<_> =
+            (0..self.nodes.len()).filter(|node| nodes >> node & 1 == 1).map(|node| node.to_string()).collect();
         let lasts = Duration::from_nanos(until - now);
         self.tell(choice, || format!("rank {} cannot reach the others for {lasts:?}", names.join(" and rank ")));
     }
@@ -390,6 +409,7 @@ impl<'a> World<'a> {
         for other in (0..self.nodes.len()).filter(|other| *other != node) {
             let end = self.end_of(node, other);
             let now = self.clock.now;
+            self.close_book(end);
             let pair = &mut self.pairs[end.pair];
             // Its memory stays for as long as somebody maps it; its books end here.
             if pair.ends[end.side].take().is_some() {
@@ -397,6 +417,7 @@ impl<'a> World<'a> {
                 self.after(end)?;
             }
         }
+        self.stale[node] = self.nodes[node].share.take().map(|share| share.keys.data);
         let blocks = self.nodes[node].pool.stats().blocks;
         if blocks > 0 {
             return Err(self.failure(Broken::Release, format!("{blocks} buffers of rank {node} outlive it")));
@@ -410,7 +431,9 @@ impl<'a> World<'a> {
             return Ok(());
         }
         let node = dead[dice.index(dead.len())];
-        self.nodes[node].alive = true;
+        let revived = &mut self.nodes[node];
+        revived.alive = true;
+        revived.share = Some(Share::new(&revived.pool, self.stale.len(), self.stale[node]));
         self.counts.rejoin += 1;
         self.tell(choice, || format!("rank {node} comes back"));
         self.digest.add(&[4, self.clock.now, node as u64]);
@@ -519,8 +542,12 @@ impl<'a> World<'a> {
     pub(crate) fn drain(&mut self) -> Checked {
         self.calm = true;
         self.settle()?;
-        self.ask_for_the_rest()?;
-        self.settle()?;
+        // What was given up leaves messages of unknown number behind: some rounds may be needed.
+        let mut rounds = 0;
+        while self.ask_for_the_rest()? && rounds < 100 {
+            self.settle()?;
+            rounds += 1;
+        }
         self.give_up_receives()?;
         self.settle()?;
         for index in 0..self.pairs.len() {
@@ -530,7 +557,9 @@ impl<'a> World<'a> {
                 continue;
             }
             if !pair.open {
-                return Err(self.failure(Broken::Hang, format!("rank {} and rank {} do not connect", nodes[0], nodes[1])));
+                return Err(
+                    self.failure(Broken::Hang, format!("rank {} and rank {} do not connect", nodes[0], nodes[1]))
+                );
             }
             for side in 0..2 {
                 let from = EndId { pair: index, side };
@@ -548,7 +577,8 @@ impl<'a> World<'a> {
                 let node = self.pairs[index].nodes[side];
                 if !end.link.peer_left() || end.link.unfinished() > 0 {
                     let (left, open) = (end.link.peer_left(), end.link.unfinished());
-                    let what = format!("rank {node}: a closed link does not end (peer left: {left}, operations: {open})");
+                    let what =
+                        format!("rank {node}: a closed link does not end (peer left: {left}, operations: {open})");
                     return Err(self.failure(Broken::Hang, what));
                 }
             }
@@ -557,6 +587,8 @@ impl<'a> World<'a> {
             while !self.nodes[node].watched.is_empty() {
                 self.unwatch(node)?;
             }
+            self.inspect_all(node)?;
+            self.nodes[node].share = None;
             let blocks = self.nodes[node].pool.stats().blocks;
             if blocks > 0 {
                 return Err(self.failure(Broken::Release, format!("rank {node}: {blocks} buffers are held at the end")));

@@ -12,6 +12,7 @@ use crate::FabricError;
 pub(super) const CASES: &[Case] = &[
     Case::new("order: tags are kept apart, and each in its order", 2, tags),
     Case::new("order: messages of one tag that go different ways", 2, ways),
+    Case::new("order: the same with few credits", 2, ways).narrow(),
     Case::new("order: receives of one tag are filled in the order in which they were posted", 2, receives),
     Case::new("order: one early message of each tag finds its receive", 2, early),
     Case::new("bounds: a sender whom nobody receives from is held, and goes on", 2, unexpected).narrow(),
@@ -193,7 +194,7 @@ fn handles(seat: &mut Seat<'_>) -> Outcome {
     }
     while !operations.is_empty() {
         let (operation, number, into) = operations.swap_remove(numbers.below(operations.len()));
-        ensure_eq!(operation.wait(PATIENCE)? as usize, len(number), "the bytes of operation {number}");
+        ensure_eq!(operation.wait(PATIENCE)?, len(number) as u64, "the bytes of operation {number}");
         if let Some(into) = into {
             pattern::check(&into, number, "the message")?;
         }

@@ -225,7 +225,7 @@ impl Wire for ReachWire {
     fn source(&self, memory: Exposed) -> Source {
         let place = (memory.len() >= self.rendezvous).then(|| self.neighbours.reference(&memory)).flatten();
         match place {
-            Some(at) => Source::Offered { memory, place: Place { key: at.key, offset: at.offset } },
+            Some(at) => Source::Offered { memory, place: Place { key: at.key, offset: at.offset, ..Place::default() } },
             None => Source::Memory(memory),
         }
     }

@@ -193,6 +193,12 @@ impl Reliable {
         self.unacked
     }
 
+    /// Whether the peer has a frame that is not a future one.
+    #[must_use]
+    pub fn has_acknowledged(&self, sequence: u32) -> bool {
+        self.unacked.wrapping_sub(sequence).wrapping_sub(1) <= u32::MAX / 2
+    }
+
     /// The number of the next new frame.
     #[must_use]
     pub fn next(&self) -> u32 {

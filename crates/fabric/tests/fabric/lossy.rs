@@ -7,7 +7,7 @@ use fulmen_fabric::{Fabric, FabricError, FabricOptions, Flow, Loss, Providers};
 use fulmen_soft::Profile;
 use fulmen_verbs::{Device, FaultPlan, Faulty, Odds};
 
-use crate::devices::traffic;
+use crate::devices::{check, fill, traffic};
 use crate::world::{self, LONG, modest, options};
 
 /// Devices without RC: the one holds a SEND until it is received, the other loses it.
@@ -67,6 +67,73 @@ fn frames_come_once_and_in_order_whatever_the_device_does_to_them() {
             assert!(faults > 0, "nothing went wrong");
         }
     }
+}
+
+#[test]
+fn messages_that_go_in_chunks_arrive_whole_whatever_the_device_does_to_them() {
+    let options = FabricOptions { verify_data: true, pool: 64 << 20, ..options() };
+    for profile in UNRELIABLE {
+        for (name, fault) in FAULTS {
+            println!("{profile}, {name}");
+            let faults = over_faults(2, profile, fault, &options, |_, fabric| traffic(&fabric, 3));
+            assert!(faults > 0, "nothing went wrong");
+        }
+    }
+}
+
+/// Messages of many chunks in both directions at once, between registered memory.
+fn long_messages(fabric: &Fabric, rounds: u64) {
+    let (rank, other) = (fabric.rank(), 1 - fabric.rank());
+    for round in 0..rounds {
+        let lens = [2_600_000, 20_000, 1_048_576, 5_000_001];
+        let sends: Vec<_> = (0..)
+            .zip(lens)
+            .map(|(at, len)| {
+                let data = fabric.alloc(len).unwrap().into_exposed();
+                fill(&data, round << 8 | at << 1 | u64::from(rank));
+                let into = fabric.alloc(len).unwrap().into_exposed();
+                let receive = fabric.start_recv(other, at, &into).unwrap();
+                (at, fabric.start_send(other, at, &data).unwrap(), data, receive, into)
+            })
+            .collect();
+        for (at, send, data, receive, into) in sends {
+            assert_eq!(receive.wait(LONG).unwrap(), into.len() as u64);
+            check(&into, round << 8 | at << 1 | u64::from(other), "a long message");
+            send.wait(LONG).unwrap();
+            assert!(data.into_block().is_ok() && into.into_block().is_ok(), "the memory is still in use");
+        }
+    }
+}
+
+#[test]
+fn what_a_device_does_to_chunks_is_found_out_and_put_right() {
+    let options = FabricOptions { verify_data: true, pool: 64 << 20, ..options() };
+    let faults: [Fault; 4] = [
+        |plan| plan.drop = Odds::one_in(20),
+        |plan| plan.duplicate = Odds::one_in(20),
+        |plan| plan.corrupt = Odds::one_in(20),
+        |plan| plan.fail_completion = Odds::NEVER,
+    ];
+    for profile in UNRELIABLE {
+        for fault in faults {
+            over_faults(2, profile, fault, &options, |_, fabric| long_messages(&fabric, 2));
+        }
+    }
+}
+
+/// The checksum is not needed where chunks have numbers, or the time of what is missing tells.
+#[test]
+fn lost_chunks_are_found_out_without_checksums() {
+    let options = FabricOptions { pool: 64 << 20, ..options() };
+    over_faults(
+        2,
+        Profile::Infiniband,
+        |plan| plan.drop = Odds::one_in(20),
+        &options,
+        |_, fabric| {
+            long_messages(&fabric, 2);
+        },
+    );
 }
 
 #[test]

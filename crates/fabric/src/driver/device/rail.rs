@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use fulmen_memory::Exposed;
@@ -23,8 +24,12 @@ pub(super) struct Pairs {
     pub moves: Option<Arc<dyn QueuePair>>,
 }
 
-/// How long a peer's goodbye is answered at most.
-const FAREWELL: Duration = Duration::from_millis(50);
+/// How long a message may make no progress, before and after the peer has shown that it is there, until it counts as not
+/// having come.
+const STALL: Duration = Duration::from_millis(300);
+
+/// How long the answer to a peer's goodbye may take at most to go.
+const FAREWELL: Duration = Duration::from_millis(10);
 
 /// One end of a link over a device: moves a [`Link`] on.
 pub(crate) struct Rail {
@@ -45,8 +50,19 @@ pub(crate) struct Rail {
     start: Instant,
     /// How long the peer may acknowledge nothing.
     patience: Duration,
-    /// The peer has left: until when it may be told that this was heard.
-    farewell: Option<Duration>,
+    /// Why large messages are to go over their queue pair no more.
+    trouble: Option<String>,
+    stall: Option<Stall>,
+}
+
+/// Messages make no progress.
+struct Stall {
+    /// Where they stand.
+    at: u64,
+    since: Duration,
+    /// A frame that was sent since then, and when its acknowledgement was seen.
+    asked: Option<u32>,
+    answered: Option<Duration>,
 }
 
 /// What a rail is made of.
@@ -80,7 +96,8 @@ impl Rail {
             rendezvous,
             start: Instant::now(),
             patience,
-            farewell: None,
+            trouble: None,
+            stall: None,
         }
     }
 
@@ -100,8 +117,14 @@ impl Rail {
         if link.peer_left() {
             return Ok(worked);
         }
+        self.watch_moves(now, link);
+        if link.is_forsaken() {
+            self.trouble = Some("the peer gave it up".into());
+        }
+        self.fall_back(link);
         let Some(pairs) = &self.pairs else { return Ok(worked) };
-        let broken = |what: &str, cause: &dyn std::fmt::Display| broken(&self.device, self.peer, what, cause);
+        let (device, peer) = (self.device.clone(), self.peer);
+        let broken = |what: &str, cause: &dyn std::fmt::Display| broken(&device, peer, what, cause);
         // In this order: receives are posted before the frames that give credits back for them or grant them.
         self.frames.post(&*pairs.frames).map_err(|cause| broken("cannot receive frames", &cause))?;
         // Asked after what has come was taken.
@@ -110,8 +133,14 @@ impl Rail {
             return Err(broken("sent in vain", &silence));
         }
         if let Some(pair) = &pairs.moves {
-            worked |= self.moves.advance(&**pair, link).map_err(|cause| broken("cannot move a message", &cause))?;
+            match self.moves.advance(&**pair, link) {
+                Ok(moved) => worked |= moved,
+                Err(cause) if self.frames.reliable().is_some() => self.trouble = Some(cause.to_string()),
+                Err(cause) => return Err(broken("cannot move a message", &cause)),
+            }
         }
+        self.fall_back(link);
+        let Some(pairs) = &self.pairs else { return Ok(worked) };
         worked |= self
             .frames
             .transmit(&*pairs.frames, now, link, lent)
@@ -125,11 +154,11 @@ impl Rail {
         let worked = !completions.is_empty();
         let mut result = Ok(());
         for completion in &completions {
-            if !completion.status.is_success() {
-                result = Err(self.failure(first_cause(completion, &completions)));
-                break;
-            }
-            result = self.take(completion, now, link, lent);
+            result = if completion.status.is_success() {
+                self.take(completion, now, link, lent)
+            } else {
+                self.take_failed(completion, &completions)
+            };
             if result.is_err() {
                 break;
             }
@@ -165,23 +194,108 @@ impl Rail {
                     Err(failed(&unknown))
                 }
             }
-            Work::ChunkIn => self.moves.received(index, completion, link).map_err(|cause| failed(&cause)),
-            Work::ChunkOut => self.moves.sent(index, link).map_err(|cause| failed(&cause)),
+            Work::ChunkIn | Work::ChunkOut => {
+                if !self.has_moves() {
+                    // Of a queue pair that is gone.
+                    return Ok(());
+                }
+                let moved = match work {
+                    Work::ChunkIn => self.moves.received(index, completion, link),
+                    _ => self.moves.sent(index, link),
+                };
+                match moved.map_err(|cause| failed(&cause)) {
+                    Err(Broken(cause)) if self.frames.reliable().is_some() => {
+                        self.trouble.get_or_insert(cause);
+                        Ok(())
+                    }
+                    moved => moved,
+                }
+            }
         }
     }
 
-    /// The peer has left. Where it waits for the word that its last frame has come, it gets it before the queue pair goes:
-    /// true when that is over.
-    fn part(&mut self) -> bool {
-        let now = self.now();
-        let Some(pairs) = &mut self.pairs else { return true };
-        if self.frames.reliable().is_some() && self.farewell.is_none() {
-            pairs.moves = None;
-            self.moves.clear();
-            let told = self.frames.leave(&*pairs.frames).is_ok();
-            self.farewell = told.then_some(now + FAREWELL);
+    /// Where frames come again, the queue pair for moves can be done without.
+    fn take_failed(&mut self, completion: &Completion, all: &VecDeque<Completion>) -> Result<(), Broken> {
+        let of_moves = matches!(Work::of(completion.wr_id), Some((Work::ChunkIn | Work::ChunkOut, _)));
+        let cause = self.failure(first_cause(completion, all));
+        if !of_moves || self.frames.reliable().is_none() {
+            return Err(cause);
         }
-        self.frames.has_gone() || self.farewell.is_none_or(|end| end <= now)
+        if self.has_moves() {
+            self.trouble.get_or_insert(cause.0);
+        }
+        Ok(())
+    }
+
+    fn has_moves(&self) -> bool {
+        self.trouble.is_none() && self.pairs.as_ref().is_some_and(|pairs| pairs.moves.is_some())
+    }
+
+    /// Finds out that a message does not come over a device that promises nothing: nothing moves, although the peer is there
+    /// and has had time.
+    fn watch_moves(&mut self, now: Duration, link: &mut Link) {
+        let Some(reliable) = self.frames.reliable().filter(|_| self.has_moves()) else { return };
+        let Some(at) = self.moves.pending(link) else {
+            self.stall = None;
+            return;
+        };
+        let stall = match &mut self.stall {
+            Some(stall) if stall.at == at => stall,
+            stall => {
+                *stall = Some(Stall { at, since: now, asked: None, answered: None });
+                return;
+            }
+        };
+        match (stall.asked, stall.answered) {
+            (None, _) if now >= stall.since + STALL => {
+                stall.asked = Some(reliable.next());
+                link.nudge();
+            }
+            (Some(asked), None) if reliable.has_acknowledged(asked) => stall.answered = Some(now),
+            (_, Some(answered)) if now >= answered + STALL => {
+                self.trouble = Some("chunks of a message do not come".into());
+            }
+            _ => {}
+        }
+    }
+
+    /// Gives the queue pair for moves up, if there is trouble with it.
+    fn fall_back(&mut self, link: &mut Link) {
+        let Some(cause) = self.trouble.take() else { return };
+        let Some(pairs) = &mut self.pairs else { return };
+        if pairs.moves.take().is_none() {
+            return;
+        }
+        // In this order: no device has a hand in the memory any more.
+        self.moves.clear();
+        self.stall = None;
+        link.give_up_moves();
+        tracing::warn!(
+            rank = self.peer,
+            device = &*self.device,
+            cause,
+            "large messages are copied into frames from now on: the device lost or damaged one"
+        );
+    }
+
+    /// The peer has left. Where it waits for the word that its last frame has come, it gets it before the queue pair goes:
+    /// that takes a device some microseconds.
+    fn part(&mut self) -> Result<(), Broken> {
+        let Some(pairs) = self.pairs.as_ref().filter(|_| self.frames.reliable().is_some()) else { return Ok(()) };
+        self.frames.leave(&*pairs.frames)?;
+        let mut completions = std::mem::take(&mut self.completions);
+        let end = Instant::now() + FAREWELL;
+        while !self.frames.has_gone() && Instant::now() < end {
+            thread::yield_now();
+            self.hub.deal();
+            self.hub.take(self.peer, &mut completions)?;
+            for completion in completions.drain(..) {
+                if let Some((Work::FrameOut, index)) = Work::of(completion.wr_id) {
+                    self.frames.sent(index);
+                }
+            }
+        }
+        Ok(())
     }
 
     fn failure(&self, completion: &Completion) -> Broken {
@@ -202,11 +316,10 @@ impl Wire for Rail {
         }
         let result = self.step(link, lent);
         if link.peer_left() {
-            let over = result.is_err() || self.part();
-            if over {
-                self.sever();
-            }
-            return Ok(over);
+            // If that fails, it leaves without the word.
+            let _ = result.and_then(|_| self.part());
+            self.sever();
+            return Ok(true);
         }
         if result.is_err() {
             self.sever();
@@ -245,7 +358,7 @@ impl Wire for Rail {
 
     fn deadline(&self) -> Option<Instant> {
         self.pairs.as_ref()?;
-        Some(self.start + self.farewell.or_else(|| self.frames.deadline())?)
+        Some(self.start + self.frames.deadline()?)
     }
 
     fn is_demanding(&self) -> bool {

@@ -211,7 +211,7 @@ impl Link {
     /// was added to. Of a put that is refused nothing is written; one that is given up midway may be written in part.
     pub fn put(&mut self, to: At, source: Source, then: Option<Counter>) -> OpId {
         let phase = match &source {
-            Source::Offered { memory, .. } if !memory.is_empty() => SendPhase::Offering,
+            Source::Offered { memory, .. } if !memory.is_empty() && !self.config.verify => SendPhase::Offering,
             _ => SendPhase::Streaming { sent: 0, to: None },
         };
         self.ask(Op::Send(Send { purpose: SendFor::Put(Put { to, then }), source, phase }))

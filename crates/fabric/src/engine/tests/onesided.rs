@@ -264,7 +264,9 @@ fn direct(rendezvous: Rendezvous, len: usize) -> Pair {
     let pair = Pair::new(rendezvous, len);
     let exports = pair.other.exports().clone();
     exports.remove(pair.key);
-    let key = exports.add_direct(pair.memory.clone(), Rights::all(), Place { key: 77, offset: 1000 }).unwrap();
+    let key = exports
+        .add_direct(pair.memory.clone(), Rights::all(), Place { key: 77, offset: 1000, ..Place::default() })
+        .unwrap();
     Pair { key, ..pair }
 }
 
@@ -283,7 +285,7 @@ fn a_device_lands_a_put_in_the_exported_memory_and_the_counter_moves_then() {
     assert_eq!(range, 0..3000);
     from.copy_to(0, &memory, 0, 3000);
     assert_eq!(pair.word(8), 0);
-    pair.other.landed(served);
+    assert!(pair.other.landed(served));
     assert_eq!((pair.word(8), pair.other.served()), (1, 1));
     pair.settle();
     assert_eq!(outcome(&mut pair.one, op), None, "the device still holds the memory");
@@ -304,7 +306,7 @@ fn a_get_is_offered_and_lands_directly_or_is_copied_by_the_reader() {
     pair.settle();
     let Some(Posting::Send { op: served, memory, .. }) = pair.other.next_posting() else { panic!("no send") };
     assert_eq!(memory.addr(), pair.memory.addr() + 64);
-    pair.one.landed(op);
+    assert!(pair.one.landed(op));
     assert_eq!(outcome(&mut pair.one, op), Some(Ok(3000)));
     pair.settle();
     pair.other.sent(served, 3000);
@@ -314,7 +316,7 @@ fn a_get_is_offered_and_lands_directly_or_is_copied_by_the_reader() {
     let op = pair.one.get(pair.at(64), Target::Memory { memory: into, direct: false });
     pair.settle();
     let copy = pair.one.next_copy(&mut Lent::Nothing).unwrap();
-    assert_eq!((copy.op, copy.from, copy.len), (op, Place { key: 77, offset: 1064 }, 3000));
+    assert_eq!((copy.op, copy.from, copy.len), (op, Place { key: 77, offset: 1064, ..Place::default() }, 3000));
     pair.one.copied(op, true);
     assert_eq!(outcome(&mut pair.one, op), Some(Ok(3000)));
     pair.settle();
