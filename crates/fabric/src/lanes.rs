@@ -36,13 +36,11 @@ pub(crate) struct Lane {
     pub(crate) wire: Box<dyn Wire>,
     /// The losses that were known when this lane was last looked after.
     losses: u32,
-    /// That the peer has left was noted.
-    left: bool,
 }
 
 impl Lane {
     pub(crate) fn new(link: Link, wire: Box<dyn Wire>) -> Lane {
-        Lane { link, wire, losses: 0, left: false }
+        Lane { link, wire, losses: 0 }
     }
 
     /// Ends everything with a peer that is lost.
@@ -202,11 +200,10 @@ impl Lanes {
                 return true;
             }
         };
-        if !lane.left && lane.link.peer_left() {
-            lane.left = true;
+        if moved && lane.link.peer_left() {
             self.life.lose(rank, Loss::Left);
         }
-        if losses != lane.losses && !lane.wire.is_parting() {
+        if losses != lane.losses {
             lane.losses = losses;
             if self.life.loss(rank).is_some() {
                 lane.sever();

@@ -60,11 +60,6 @@ pub(crate) trait Wire: Send {
         false
     }
 
-    /// Whether a peer that has left is still to hear of it; then the wire ends by itself, soon.
-    fn is_parting(&self) -> bool {
-        false
-    }
-
     /// Whether the peer has severed its end, and so no longer keeps the memory that it offered: what was copied out of
     /// it before the call is only good if this is false.
     fn is_given_up(&self) -> bool {

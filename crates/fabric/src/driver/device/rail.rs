@@ -348,10 +348,6 @@ impl Wire for Rail {
         Target::Memory { memory, direct }
     }
 
-    fn is_parting(&self) -> bool {
-        self.pairs.is_some() && self.farewell.is_some()
-    }
-
     fn is_idle(&self) -> bool {
         self.pairs.is_none() || self.frames.is_idle()
     }
