@@ -92,7 +92,12 @@ fn chain(error: &anyhow::Error) -> String {
 fn exit_code(error: &anyhow::Error) -> u8 {
     match error.downcast_ref::<run::RunError>() {
         Some(error) => error.exit_code(),
-        None if error.is::<bench::BenchError>() || error.is::<logging::FilterError>() || error.is::<simulate::SimulateError>() => 2,
+        None if error.is::<bench::BenchError>()
+            || error.is::<logging::FilterError>()
+            || error.is::<simulate::SimulateError>() =>
+        {
+            2
+        }
         None => 1,
     }
 }

@@ -16,7 +16,11 @@ use crate::request::{Access, Input, Output};
 /// are no `bool`s, so that a `Buffer<bool>` is read with [`Buffer::to_vec`] and written with [`Buffer::copy_from_slice`].
 ///
 /// When an `all_reduce` on it fails, a peer may write to its memory at any time after; the buffer then has fresh memory
-/// (zeroes), and what it had before is given up for good. Should there be no memory left, the buffer is empty from then on.
+/// (zeroes), and what it had before is out of use until the group has [shrunk](crate::Group::shrink) or
+/// [rejoined](crate::Group::rejoin). Should there be no memory left, the buffer is empty from then on.
+///
+/// It can be used with the groups that come after its own. If a rank was left behind then that may still run, its memory is
+/// reached by peers no more, and goes in pieces like plain memory: allocate it anew where that matters.
 ///
 /// [`Group::alloc`]: crate::Group::alloc
 pub struct Buffer<T: Element> {
@@ -155,8 +159,13 @@ impl Drop for Lent<'_> {
     fn drop(&mut self) {
         let Some(exposed) = self.exposed.take() else { return };
         let len = exposed.len();
-        // A peer that went on after all may write to it whenever it likes, so nobody can ever have it again.
-        std::mem::forget(exposed);
+        // A peer that went on after all may write to it whenever it likes, so nobody has it again in this generation.
+        let pool = exposed.into_block().map(|block| (block.pool().clone(), block.into_exposed()));
+        match pool {
+            Ok((pool, exposed)) => pool.withhold(exposed),
+            // Some operation still has it, too.
+            Err(exposed) => self.memory.pool.withhold(exposed),
+        }
         self.memory.block = self.memory.fresh(len);
         self.memory.bytes_mut().fill(0);
     }

@@ -2,10 +2,10 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use fulmen_fabric::{Fabric, OpName};
+use fulmen_fabric::{Fabric, LostRank, OpName, Regroup};
 use fulmen_kernels::{DType, Element, ReduceOp, Source, Stores, ValuesMut};
 
 use crate::call::{Call, Kind};
@@ -20,6 +20,9 @@ use crate::{Buffer, CollectiveError, Data};
 /// All ranks call the same operations in the same order, on data of the same type and length. One collective operation of
 /// a group runs at a time: a second thread's waits for the first's. Data is a [`Buffer`] or plain memory; ranks may
 /// differ in that.
+///
+/// When a rank is lost, every operation ends with an error on every rank, and [`Group::shrink`] or [`Group::rejoin`] gives the
+/// group that goes on.
 #[derive(Clone)]
 pub struct Group {
     shared: Arc<Shared>,
@@ -30,7 +33,11 @@ struct Shared {
     fabric: Fabric,
     path: Path,
     state: Mutex<State>,
+    /// Called by the fabric as long as the group is there.
+    _on_end: Arc<OnEnd>,
 }
+
+type OnEnd = dyn Fn(&str) + Send + Sync;
 
 enum Path {
     Alone,
@@ -86,7 +93,85 @@ impl Group {
     fn over(fabric: Fabric, path: Path) -> Group {
         let deadline = fabric.timeout();
         let state = Mutex::new(State { sequence: 0, progress: Progress::default(), failed: None });
-        Group { shared: Arc::new(Shared { fabric, path, state }), deadline }
+        let shared = Arc::new_cyclic(|shared: &Weak<Shared>| {
+            let shared = shared.clone();
+            // Waits for the operation that is under way, which works on the memory of peers.
+            let on_end: Arc<OnEnd> = Arc::new(move |why| {
+                if let Some(shared) = shared.upgrade() {
+                    shared.state().failed.get_or_insert_with(|| why.into());
+                }
+            });
+            fabric.on_end(Arc::downgrade(&on_end));
+            Shared { fabric, path, state, _on_end: on_end }
+        });
+        Group { shared, deadline }
+    }
+
+    /// The group of the ranks that are left after some were lost. Collective among them: all that get an error call it.
+    ///
+    /// From the first call on, operations of this group, and of all others of the same fabric, end on all ranks, with an
+    /// error that names the first cause. The ranks agree on who is left, are numbered anew in their old order
+    /// ([`Group::members`] says who they were), and connect anew. This group and its clones are of no use then; buffers can be
+    /// used on. Which operations had succeeded on which ranks before, programs must agree on by themselves.
+    ///
+    /// Returns within the deadline, and up to 20 s and twice the fabric's timeout more in which ranks connect.
+    ///
+    /// # Errors
+    /// [`CollectiveError::Partitioned`] if this rank is not on the side that goes on, and [`CollectiveError::Recovery`].
+    pub fn shrink(&self) -> Result<Group, CollectiveError> {
+        self.regroup("shrink", Regroup::Survivors)
+    }
+
+    /// The group of all ranks that were launched, with processes that were started again in the place of those that were
+    /// lost: these call `fulmen::init()`, and the ranks that are left call this. Otherwise as [`Group::shrink`], also when the
+    /// group has shrunk before. Waits for all ranks, until the deadline.
+    ///
+    /// # Errors
+    /// As [`Group::shrink`].
+    pub fn rejoin(&self) -> Result<Group, CollectiveError> {
+        self.regroup("rejoin", Regroup::Everybody)
+    }
+
+    fn regroup(&self, operation: OpName, how: Regroup) -> Result<Group, CollectiveError> {
+        let end = Deadline::new(self.deadline);
+        let by_messages = matches!(self.shared.path, Path::Messages(_));
+        self.regroup_until(operation, how, by_messages, end)
+    }
+
+    fn regroup_until(
+        &self,
+        operation: OpName,
+        how: Regroup,
+        by_messages: bool,
+        mut end: Deadline,
+    ) -> Result<Group, CollectiveError> {
+        let mut before = self.shared.fabric.clone();
+        loop {
+            let fabric =
+                before.regroup(how, end.left()).map_err(|cause| CollectiveError::recovery(operation, cause))?;
+            let group = if by_messages { Group::by_messages(fabric.clone()) } else { Group::new(fabric.clone()) };
+            match group {
+                Ok(group) => return Ok(group.with_deadline(self.deadline)),
+                // Once more without the rank that was lost in between.
+                Err(error) if fabric.lost().is_some() && !end.left().is_zero() => {
+                    tracing::debug!(%error, "a rank was lost while the new group was formed");
+                    before = fabric;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// The rank of the launch of each rank of this group: in the first group, the same numbers.
+    #[must_use]
+    pub fn members(&self) -> &[u32] {
+        self.shared.fabric.members()
+    }
+
+    /// The ranks, as they were launched, that were lost between the group before and this one: the same on all ranks.
+    #[must_use]
+    pub fn failed(&self) -> &[LostRank] {
+        self.shared.fabric.failed()
     }
 
     /// This rank, from 0.
@@ -257,7 +342,7 @@ impl Group {
         let (rank, size) = (self.rank(), self.size());
         let mut request = Request { call, rank, size, input, output };
         let shared = &*self.shared;
-        let mut state = shared.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = shared.state();
         if let Some(cause) = &state.failed {
             return Err(CollectiveError::Poisoned { cause: cause.clone() });
         }
@@ -310,6 +395,12 @@ impl Group {
             format!("{count} elements are no equal parts for {size} ranks: give a multiple of {size}")
         })?;
         Ok(count / size)
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

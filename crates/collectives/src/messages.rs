@@ -256,7 +256,7 @@ impl Messages {
             let Some(outcome) = failure.as_mut().and_then(Operation::test) else { continue };
             *failure = None;
             if let Ok(len) = outcome {
-                let mut text = vec![0; len.min(POISON)];
+                let mut text = vec![0; (len as usize).min(POISON)];
                 self.poison.read(peer * POISON, &mut text);
                 let cause = format!("rank {peer}: {}", String::from_utf8_lossy(&text));
                 return Err(CollectiveError::Poisoned { cause: cause.into() });
@@ -346,7 +346,7 @@ impl<'a> Exchange<'a> {
             });
             match moved {
                 Ok(Ok(())) => {}
-                Err(FabricError::PeerLost { rank, .. }) if self.forget_sends(rank as usize) => {}
+                Err(FabricError::PeerLost { .. }) if self.forget_sends() => {}
                 Err(lost) => return Err(lost.into()),
                 Ok(Err(failed)) => return Err(failed),
             }
@@ -354,16 +354,18 @@ impl<'a> Exchange<'a> {
         Ok(self.lens)
     }
 
-    /// Gives up what is being sent to a rank that was lost; false if something is still to come from it.
+    /// Gives up what is being sent to ranks that were lost and from which nothing is to come; false if there is nothing to
+    /// give up.
     ///
     /// A rank leaves when it has received all that it waits for, which its peers may hear of later than of its leaving. If
     /// it died instead, that changes nothing in what the others receive, and the next call fails.
-    fn forget_sends(&mut self, peer: usize) -> bool {
-        let waits = self.pending.iter().any(|pending| pending.peer == peer && pending.expected.is_some());
-        if !waits {
-            self.pending.retain(|pending| pending.peer != peer);
-        }
-        !waits
+    fn forget_sends(&mut self) -> bool {
+        let before = self.pending.len();
+        let needed: Vec<usize> =
+            self.pending.iter().filter(|pending| pending.expected.is_some()).map(|pending| pending.peer).collect();
+        let fabric = &self.messages.fabric;
+        self.pending.retain(|pending| needed.contains(&pending.peer) || fabric.loss(pending.peer as u32).is_none());
+        self.pending.len() < before
     }
 
     /// Moves everything on; whether something has ended.
@@ -376,7 +378,7 @@ impl<'a> Exchange<'a> {
                 None => at += 1,
                 Some(outcome) => {
                     match outcome {
-                        Ok(len) if expected.is_some() => self.lens[*peer] = len,
+                        Ok(len) if expected.is_some() => self.lens[*peer] = len as usize,
                         Ok(_) => {}
                         // As in `forget_sends`.
                         Err(FabricError::PeerLost { .. }) if expected.is_none() => {}

@@ -48,6 +48,10 @@ pub enum Loss {
     /// (a process that was stopped for long is), found the link broken, or left before this rank took its messages.
     #[error("it has given up the link to this rank")]
     GaveUp,
+    /// It has asked for a new generation of ranks ([`Fabric::regroup`](crate::Fabric::regroup)), and takes no part in this
+    /// one any more.
+    #[error("it has asked for a new generation of ranks: do so here, too (shrink or rejoin)")]
+    Regroups,
     /// It sent what the protocol does not allow, or the link to it failed.
     #[error("the link broke: {0}")]
     Broken(String),
@@ -201,6 +205,22 @@ pub enum FabricError {
         /// Where the word should be.
         offset: u64,
     },
+    /// This rank shares as much memory as it can.
+    #[error("{op}: a rank shares at most {most} pieces of memory at a time: close some, or share larger ones")]
+    TooManyShares {
+        /// The operation.
+        op: OpName,
+        /// How many there can be.
+        most: usize,
+    },
+    /// The system gives no random bytes.
+    #[error("{op}: no random bytes for a key: {cause}")]
+    NoRandom {
+        /// The operation.
+        op: OpName,
+        /// What the system said.
+        cause: getrandom::Error,
+    },
     /// Ranks called a collective operation with different arguments.
     #[error("{op}: rank {rank} asked for {theirs} and this rank for {ours}: call it alike on all ranks")]
     Mismatch {
@@ -248,6 +268,12 @@ pub enum FabricError {
         op: OpName,
         /// Why.
         cause: std::sync::Arc<PoolError>,
+    },
+    /// This rank has gone on to another generation, and no rank was lost before.
+    #[error("{op}: this generation of ranks has ended: use what the regrouping returned")]
+    Ended {
+        /// The operation.
+        op: OpName,
     },
     /// Ranks could not agree through the coordinator.
     #[error("{op}: {cause}")]

@@ -9,23 +9,25 @@ use fulmen_memory::{Block, ChunkRule, Exposed, Pool, Region, RegionError};
 use fulmen_reach::{Node, ReachError};
 use fulmen_verbs::Device;
 
-use crate::bootstrap::{Session, SessionError};
-use crate::driver::device::{self, Rail, Rails};
+use crate::bootstrap::{LostRank, Session, SessionError};
+use crate::driver::device::{self, Rail, Rails, Registered};
 use crate::driver::{Parker, reach};
-use crate::engine::{Config, Link};
+use crate::engine::{Config, Exports, Link, Place};
 use crate::error::LinkKind;
 use crate::handshake::{self, Hello, ReachHello, Settings};
 use crate::lanes::{Lane, Lanes};
-use crate::liveness::Life;
+use crate::liveness::{Fate, Life};
 use crate::map::{Neighbours, Share};
+use crate::onesided::{Direct, OneSided};
 use crate::progress::Progress;
-use crate::{DeviceError, FabricError, FabricOptions, Loss, PollPolicy, clock};
+use crate::regroup::Retirement;
+use crate::{DeviceError, FabricError, FabricOptions, Flow, Loss, On, OpName, PollPolicy, clock};
 
 /// How long a rank that leaves waits for its last frames to go out.
 const GOODBYE: Duration = Duration::from_secs(2);
 
 /// What the links of a fabric can run over.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Providers {
     /// This process, as others of the host find it: for windows.
     pub node: Option<Node>,
@@ -125,6 +127,7 @@ pub struct Fabric {
 pub(crate) struct Inner {
     pub(crate) progress: Progress,
     pub(crate) lanes: Arc<Lanes>,
+    pub(crate) onesided: Arc<OneSided>,
     /// The other ranks' memory, where ranks map it.
     pub(crate) neighbours: Option<Arc<Neighbours>>,
     pub(crate) rank: u32,
@@ -132,10 +135,12 @@ pub(crate) struct Inner {
     pub(crate) poll: PollPolicy,
     pub(crate) pool: Pool,
     pub(crate) session: Session,
-    timeout: Duration,
-    farewell: Duration,
     /// Groups formed so far.
     groups: AtomicU64,
+    /// What the next generation is started with.
+    pub(crate) providers: Providers,
+    pub(crate) options: FabricOptions,
+    pub(crate) retirement: Retirement,
 }
 
 impl Fabric {
@@ -148,18 +153,74 @@ impl Fabric {
     /// # Errors
     /// [`StartError`], which names the rank that is different or cannot be reached.
     pub fn start(session: Session, options: FabricOptions, providers: Providers) -> Result<Fabric, StartError> {
-        check(&options)?;
+        Fabric::start_or_tell(session, options, Ok(providers))
+    }
+
+    /// [`Fabric::start`], by a rank that may have failed to get what links run over: then all ranks hear why, and none waits for
+    /// it. Collective.
+    ///
+    /// # Errors
+    /// This rank's own; else as [`Fabric::start`].
+    pub fn start_or_tell<E>(
+        session: Session,
+        options: FabricOptions,
+        providers: Result<Providers, E>,
+    ) -> Result<Fabric, E>
+    where
+        E: From<StartError> + fmt::Display,
+    {
+        let providers = ready(&session, options.timeout, providers)?;
+        let started = Fabric::connect(&session, &options, &providers, None)?;
+        Ok(Fabric::new(session, started, providers, options))
+    }
+
+    pub(crate) fn new(session: Session, started: Started, providers: Providers, options: FabricOptions) -> Fabric {
+        let Started { lanes, onesided, neighbours, pool } = started;
+        let (rank, size) = (session.rank(), session.size());
+        let poll = options.poll.unwrap_or_else(|| PollPolicy::for_ranks(size));
+        let (progress, groups) = (Progress::new(lanes.clone()), AtomicU64::new(0));
+        let retirement = Retirement::default();
+        let inner = Inner {
+            progress,
+            lanes,
+            onesided,
+            neighbours,
+            rank,
+            size,
+            poll,
+            pool,
+            session,
+            groups,
+            providers,
+            options,
+            retirement,
+        };
+        Fabric { inner: Arc::new(inner) }
+    }
+
+    /// Connects the ranks of a session. `kept` is the pool of the generation before, if no rank that was left behind can
+    /// write to it.
+    pub(crate) fn connect(
+        session: &Session,
+        options: &FabricOptions,
+        providers: &Providers,
+        kept: Option<&Pool>,
+    ) -> Result<Started, StartError> {
+        check(options)?;
         let (rank, size) = (session.rank(), session.size());
         let deadline = clock::after(options.timeout);
         let left = || clock::until(deadline);
-        let Providers { node, mut devices } = providers;
+        let Providers { node, mut devices } = providers.clone();
         let node = node.filter(|_| options.windows);
         if node.is_some() || size == 1 {
             devices.clear();
         }
 
         let memory = |what| move |cause| StartError::Memory { what, cause };
-        let pool = Region::alloc(options.pool).map_err(memory("the pool (FULMEN_POOL sets its size)"))?;
+        let pool = match kept {
+            Some(pool) => pool.region().clone(),
+            None => Region::alloc(options.pool).map_err(memory("the pool (FULMEN_POOL sets its size)"))?,
+        };
         let control = Region::alloc(reach::control_len(size, &options.flow)).map_err(memory("the control region"))?;
         let control_memory = control.expose().map_err(memory("the control region"))?;
         // Taken back when they are dropped: the control region's as soon as everybody has mapped it.
@@ -173,6 +234,7 @@ impl Fabric {
                 devices: !devices.is_empty(),
                 profile: options.profile.clone(),
                 flow: options.flow,
+                verify_data: options.verify_data,
             },
             reach: node.as_ref().zip(control_share.as_ref().zip(pool_share.as_ref())).map(|(node, (control, pool))| {
                 ReachHello {
@@ -195,7 +257,7 @@ impl Fabric {
             })
             .transpose();
         let rails = (!devices.is_empty())
-            .then(|| device::connect(&session, &devices, &pool, &options.flow, bell.clone(), left))
+            .then(|| device::connect(session, &devices, &pool, options, bell.clone(), left))
             .transpose();
         // All hear whether all succeeded, so that nobody waits for a rank that gave up.
         let problem = neighbours.as_ref().err().or(rails.as_ref().err());
@@ -209,32 +271,32 @@ impl Fabric {
             }
         }
         drop(control_share);
-        life.on_broken(session.cutter());
-        let weak: Weak<Life> = Arc::downgrade(&life);
-        let cut = weak.clone();
-        session.on_cut(move |rank| {
-            if let Some(life) = cut.upgrade() {
-                life.lose(rank, Loss::GaveUp);
-            }
-        });
-        session.on_lost(move |lost| {
-            if let Some(life) = weak.upgrade() {
-                life.lose(lost.rank, Loss::Session(lost.cause.clone()));
-            }
-        });
+        watch(session, &life);
         let rule = rails.as_ref().map_or(ChunkRule::NONE, |rails| rails.rule);
+        let exports = Exports::new();
+        let direct = direct(neighbours.clone(), rails.as_ref().map(|rails| rails.registered.clone()));
         let (lanes, parker): (_, Arc<dyn Parker>) = match (&neighbours, rails) {
-            (Some(neighbours), _) => (reach_lanes(rank, &control_memory, neighbours, &options)?, Arc::new(bell)),
-            (None, Some(Rails { hub, rails, .. })) => (rails.into_iter().map(device_lane).collect(), hub),
+            (Some(neighbours), _) => {
+                (reach_lanes(rank, &control_memory, neighbours, options, &exports)?, Arc::new(bell))
+            }
+            (None, Some(Rails { hub, rails, .. })) => {
+                (rails.into_iter().map(|rail| device_lane(rail, &exports)).collect(), hub)
+            }
             (None, None) => ((0..size).map(|_| None).collect(), Arc::new(bell)),
         };
-        let lanes = Arc::new(Lanes::new(lanes, life, neighbours.clone(), parker));
-        let pool = Pool::with_rule(&pool, rule).map_err(memory("the pool"))?;
-        let poll = options.poll.unwrap_or_else(|| PollPolicy::for_ranks(size));
-        let FabricOptions { timeout, farewell, .. } = options;
-        let (progress, groups) = (Progress::new(lanes.clone()), AtomicU64::new(0));
-        let inner = Inner { progress, lanes, neighbours, rank, size, poll, pool, session, timeout, farewell, groups };
-        Ok(Fabric { inner: Arc::new(inner) })
+        let onesided = Arc::new(OneSided::new(
+            rank,
+            areas(rank, size, &control_memory, neighbours.as_ref(), &options.flow),
+            neighbours.clone(),
+            exports,
+            direct,
+        ));
+        let lanes = Arc::new(Lanes::new(lanes, life, neighbours.clone(), onesided.clone(), parker));
+        let pool = match kept {
+            Some(pool) => pool.clone(),
+            None => Pool::with_rule(&pool, rule).map_err(memory("the pool"))?,
+        };
+        Ok(Started { lanes, onesided, neighbours, pool })
     }
 
     /// This rank, from 0.
@@ -264,7 +326,7 @@ impl Fabric {
     /// The deadline for operations whose caller has no wish: 60 s, or what the options say.
     #[must_use]
     pub fn timeout(&self) -> Duration {
-        self.inner.timeout
+        self.inner.options.timeout
     }
 
     /// What connects this rank with the others.
@@ -277,6 +339,12 @@ impl Fabric {
     #[must_use]
     pub fn number_group(&self) -> u64 {
         self.inner.groups.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The first rank that the coordinator lost, if it lost any of this generation.
+    #[must_use]
+    pub fn lost(&self) -> Option<LostRank> {
+        self.inner.session.lost()
     }
 
     /// How a rank was lost, if it was.
@@ -303,7 +371,11 @@ impl Fabric {
 impl Inner {
     /// Before this rank leaves: what nobody waits for any more is given a little time to go out, and peers hear Bye.
     fn finish(&self) {
-        let end = clock::after(self.farewell);
+        if self.retirement.is_over() {
+            return;
+        }
+        self.onesided.revoke_all();
+        let end = clock::after(self.options.farewell);
         while self.lanes.sending() > 0 && Instant::now() < end {
             self.lanes.parker.park(Duration::from_millis(10), &mut || self.lanes.pump_all());
         }
@@ -320,13 +392,47 @@ impl Inner {
         if self.neighbours.is_some() { LinkKind::SharedMemory } else { LinkKind::Device }
     }
 
+    /// Why an operation ended, in the words of the fabric.
+    pub(crate) fn failure(&self, op: OpName, fate: Fate) -> FabricError {
+        match fate {
+            Fate::Lost { rank, loss } => FabricError::PeerLost { rank, link: self.link_kind(), op, cause: loss },
+            Fate::Ended => FabricError::Ended { op },
+        }
+    }
+
+    /// Refuses an operation of a generation that has ended.
+    pub(crate) fn check_goes_on(&self, op: OpName) -> Result<(), FabricError> {
+        let life = &self.lanes.life;
+        match life.first(On::Ranks(&[])).filter(|_| life.is_ended()) {
+            None => Ok(()),
+            Some(fate) => Err(self.failure(op, fate)),
+        }
+    }
+
+    /// Why an agreement failed: where the generation has ended, with the cause of that.
+    pub(crate) fn session_failed(&self, op: OpName, cause: SessionError) -> FabricError {
+        let over = matches!(cause, SessionError::Superseded { .. } | SessionError::Regrouping { .. });
+        match self.check_goes_on(op) {
+            Err(ended) if over => ended,
+            _ => FabricError::Session { op, cause },
+        }
+    }
+
     /// Refuses a rank that is none, or this one.
-    pub(crate) fn check_peer(&self, op: crate::OpName, rank: u32) -> Result<(), FabricError> {
+    pub(crate) fn check_peer(&self, op: OpName, rank: u32) -> Result<(), FabricError> {
         if rank >= self.size || rank == self.rank {
             return Err(FabricError::NoSuchRank { op, rank, size: self.size });
         }
         Ok(())
     }
+}
+
+/// What a start makes.
+pub(crate) struct Started {
+    lanes: Arc<Lanes>,
+    onesided: Arc<OneSided>,
+    neighbours: Option<Arc<Neighbours>>,
+    pub(crate) pool: Pool,
 }
 
 impl Drop for Inner {
@@ -341,27 +447,105 @@ impl fmt::Debug for Fabric {
     }
 }
 
+/// Tells all ranks whether this one is ready to connect: nobody waits for one that is not. All begin with this, whether they
+/// have just joined or come from an older generation.
+pub(crate) fn ready<T, E>(session: &Session, timeout: Duration, outcome: Result<T, E>) -> Result<T, E>
+where
+    E: From<StartError> + fmt::Display,
+{
+    let problem = outcome.as_ref().err().map(ToString::to_string).unwrap_or_default();
+    let verdicts = session.all_gather(problem.as_bytes(), timeout);
+    let value = outcome?;
+    for (rank, problem) in (0..).zip(verdicts.map_err(StartError::Session)?) {
+        if !problem.is_empty() {
+            let problem = String::from_utf8_lossy(&problem).into_owned();
+            return Err(StartError::PeerFailed { rank, problem }.into());
+        }
+    }
+    Ok(value)
+}
+
+/// Has all that the coordinator tells of this generation noted.
+fn watch(session: &Session, life: &Arc<Life>) {
+    life.on_broken(session.cutter());
+    let weak: Weak<Life> = Arc::downgrade(life);
+    let own = session.rank();
+    let tell = move |what: &dyn Fn(&Life)| {
+        if let Some(life) = weak.upgrade() {
+            what(&life);
+        }
+    };
+    session.on_cut({
+        let tell = tell.clone();
+        move |rank| tell(&|life| life.lose(rank, Loss::GaveUp))
+    });
+    session.on_regroup({
+        let tell = tell.clone();
+        move |rank| tell(&|life| life.end(Fate::Lost { rank, loss: Loss::Regroups }))
+    });
+    session.on_lost(move |lost| {
+        let loss = || Loss::Session(lost.cause.clone());
+        tell(&|life| match lost.rank {
+            // The others go on without this rank: nothing that it waits for comes.
+            rank if rank == own => life.end(Fate::Lost { rank, loss: loss() }),
+            rank => life.lose(rank, loss()),
+        });
+    });
+}
+
 /// The lanes to all other ranks over shared memory.
 fn reach_lanes(
     rank: u32,
     control: &Exposed,
     neighbours: &Arc<Neighbours>,
     options: &FabricOptions,
+    exports: &Exports,
 ) -> Result<Vec<Option<Lane>>, StartError> {
     let flow = &options.flow;
     let size = neighbours.controls().count() as u32;
     let lane = |(peer, theirs): (u32, Option<&Exposed>)| {
         let Some(theirs) = theirs else { return Ok(None) };
-        let wire = reach::ReachWire::new(size, (rank, control), (peer, theirs), flow, neighbours.clone())
+        let wire = reach::ReachWire::new(size, (rank, control), (peer, theirs), options, neighbours.clone())
             .map_err(|_| StartError::Garbled { rank: peer })?;
-        Ok(Some(Lane::new(Link::new(reach::config(flow)), Box::new(wire))))
+        Ok(Some(Lane::new(
+            Link::with_exports(reach::config(flow, options.verify_data), exports.clone()),
+            Box::new(wire),
+        )))
     };
     (0..).zip(neighbours.controls()).map(lane).collect()
 }
 
-fn device_lane(rail: Option<(Config, Rail)>) -> Option<Lane> {
+/// What one-sided operations need of the control regions that are mapped here, by rank.
+fn areas(
+    rank: u32,
+    size: u32,
+    own: &Exposed,
+    neighbours: Option<&Arc<Neighbours>>,
+    flow: &Flow,
+) -> Vec<Option<Exposed>> {
+    let area = |control: &Exposed| reach::onesided_area(control, size, flow);
+    let mut areas: Vec<_> = match neighbours {
+        Some(neighbours) => neighbours.controls().map(|control| control.map(area)).collect(),
+        None => (0..size).map(|_| None).collect(),
+    };
+    areas[rank as usize] = Some(area(own));
+    areas
+}
+
+/// Where the links' large moves reach memory of this rank.
+fn direct(neighbours: Option<Arc<Neighbours>>, registered: Option<Arc<Registered>>) -> Direct {
+    Box::new(move |memory| match (&neighbours, &registered) {
+        (Some(neighbours), _) => {
+            neighbours.reference(memory).map(|at| Place { key: at.key, offset: at.offset, checksum: 0 })
+        }
+        (None, Some(registered)) => registered.key(memory).map(|_| Place::default()),
+        (None, None) => None,
+    })
+}
+
+fn device_lane(rail: Option<(Config, Rail)>, exports: &Exports) -> Option<Lane> {
     let (config, rail) = rail?;
-    Some(Lane::new(Link::new(config), Box::new(rail)))
+    Some(Lane::new(Link::with_exports(config, exports.clone()), Box::new(rail)))
 }
 
 fn check(options: &FabricOptions) -> Result<(), StartError> {

@@ -25,6 +25,7 @@ pub(crate) struct Settings {
     pub devices: bool,
     pub profile: Option<String>,
     pub flow: Flow,
+    pub verify_data: bool,
 }
 
 /// Where the rank's memory is found.
@@ -69,13 +70,14 @@ pub(crate) fn agree(blobs: &[Vec<u8>]) -> Result<Vec<Hello>, StartError> {
     Ok(hellos)
 }
 
-fn differences(one: &Hello, other: &Hello) -> [(&'static str, String, String); 8] {
+fn differences(one: &Hello, other: &Hello) -> [(&'static str, String, String); 9] {
     let both = |what, show: &dyn Fn(&Hello) -> String| (what, show(one), show(other));
     [
         both("release", &|hello| hello.build.clone()),
         both("device profile", &|hello| hello.settings.profile.clone().unwrap_or_else(|| "none".into())),
         both("windows", &|hello| if hello.settings.windows { "on" } else { "off" }.into()),
         both("devices", &|hello| if hello.settings.devices { "given" } else { "not given" }.into()),
+        both("verification of data", &|hello| if hello.settings.verify_data { "on" } else { "off" }.into()),
         both("frame size", &|hello| hello.settings.flow.frame.to_string()),
         both("credits", &|hello| hello.settings.flow.credits.to_string()),
         both("rendezvous size", &|hello| hello.settings.flow.rendezvous.to_string()),
@@ -90,7 +92,8 @@ mod tests {
     use super::*;
 
     fn hello() -> Hello {
-        let settings = Settings { windows: true, devices: false, profile: None, flow: Flow::default() };
+        let settings =
+            Settings { windows: true, devices: false, profile: None, flow: Flow::default(), verify_data: true };
         Hello { build: "1.0".into(), settings, reach: Some(ReachHello { node: vec![7; 48], control: 9, pool: 8 }) }
     }
 
@@ -103,11 +106,12 @@ mod tests {
     #[test]
     fn each_difference_names_the_rank_and_both_values() {
         type Change = fn(&mut Hello);
-        let changes: [(Change, &str); 8] = [
+        let changes: [(Change, &str); 9] = [
             (|hello| hello.build = "2.0".into(), "2.0"),
             (|hello| hello.settings.profile = Some("thunderbolt".into()), "thunderbolt"),
             (|hello| hello.settings.windows = false, "off"),
             (|hello| hello.settings.devices = true, "not given"),
+            (|hello| hello.settings.verify_data = false, "off"),
             (|hello| hello.settings.flow.frame = 4095, "4095"),
             (|hello| hello.settings.flow.credits = 33, "33"),
             (|hello| hello.settings.flow.rendezvous = 12345, "12345"),

@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 use fulmen_memory::Exposed;
 use fulmen_reach::ReachError;
 
-use crate::driver::{Broken, Parker, Wire};
-use crate::engine::{Copy, Into, Lent, Link, OpId};
+use crate::driver::{Broken, Parker, Retired, Wire};
+use crate::engine::{Copy, Incoming, Into, Lent, Link, OpId, checksum};
 use crate::liveness::Life;
 use crate::map::{Neighbours, RegionRef};
+use crate::onesided::OneSided;
 use crate::{FabricError, Loss, clock};
 
 /// How long a thread that waits for its own operation waits for a peer's memory at a time: whoever gives an operation
@@ -24,6 +25,8 @@ const FOR_OTHERS: Duration = Duration::from_millis(100);
 pub(crate) enum CopyError {
     /// The peer has not handed its memory over yet.
     Late,
+    /// Its checksum is wrong.
+    Corrupted,
     Failed(FabricError),
 }
 
@@ -58,9 +61,12 @@ pub(crate) struct Lanes {
     lanes: Vec<Option<Mutex<Lane>>>,
     pub(crate) life: Arc<Life>,
     pub(crate) neighbours: Option<Arc<Neighbours>>,
+    pub(crate) onesided: Arc<OneSided>,
     pub(crate) parker: Arc<dyn Parker>,
     /// Threads of the program that wait, and so move everything on.
     pollers: AtomicU32,
+    /// Peers rely on answers at any time.
+    demanding: bool,
 }
 
 impl Lanes {
@@ -68,10 +74,12 @@ impl Lanes {
         lanes: Vec<Option<Lane>>,
         life: Arc<Life>,
         neighbours: Option<Arc<Neighbours>>,
+        onesided: Arc<OneSided>,
         parker: Arc<dyn Parker>,
     ) -> Lanes {
+        let demanding = lanes.iter().flatten().any(|lane| lane.wire.is_demanding());
         let lanes = lanes.into_iter().map(|lane| lane.map(Mutex::new)).collect();
-        Lanes { lanes, life, neighbours, parker, pollers: AtomicU32::new(0) }
+        Lanes { lanes, life, neighbours, onesided, parker, pollers: AtomicU32::new(0), demanding }
     }
 
     /// A thread of the program begins to wait.
@@ -89,6 +97,22 @@ impl Lanes {
     /// Whether a thread of the program moves everything on.
     pub(crate) fn is_polled(&self) -> bool {
         self.pollers.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether somebody has to listen even if no operation is under way.
+    pub(crate) fn is_demanding(&self) -> bool {
+        self.demanding
+    }
+
+    /// How long a thread may park, at most `longest`, until some lane is to be pumped. A lane that another thread is at is
+    /// left out: the bound of all parks has to do for it.
+    pub(crate) fn until_deadline(&self, longest: Duration) -> Duration {
+        if !self.demanding {
+            return longest;
+        }
+        let lanes = self.lanes.iter().flatten().filter_map(|lane| lane.try_lock().ok());
+        let next = lanes.filter_map(|lane| lane.wire.deadline()).min();
+        next.map_or(longest, |next| clock::until(next).min(longest))
     }
 
     /// The lane to a rank.
@@ -112,7 +136,7 @@ impl Lanes {
         until: Option<Instant>,
     ) -> (bool, MutexGuard<'a, Lane>) {
         let own_is_open = own.is_some_and(|op| !lane.link.is_done(op));
-        let (ended, lender) = (lane.link.ended(), lane.link.awaits_lender());
+        let (ended, lender, served) = (lane.link.ended(), lane.link.awaits_lender(), lane.link.served());
         let mut moved = self.pump_frames(rank, &mut lane, lent);
         while let Some(copy) = lane.link.next_copy(lent) {
             drop(lane);
@@ -126,6 +150,8 @@ impl Lanes {
         }
         let own_ended = own_is_open && own.is_some_and(|op| lane.link.is_done(op));
         let others = lane.link.ended().wrapping_sub(ended) != u32::from(own_ended);
+        // Somebody may wait for a word that the peer has changed.
+        let others = others || lane.link.served() != served;
         let next = lane.link.awaits_lender();
         let lends = |(next, before): (&Option<OpId>, &Option<OpId>)| next.is_some() && next != before && *next != own;
         if others || next.iter().zip(&lender).any(lends) {
@@ -147,6 +173,10 @@ impl Lanes {
             Err(CopyError::Late) => {
                 lane.link.put_back(op);
                 return false;
+            }
+            Err(CopyError::Corrupted) => {
+                self.fail(rank, lane, Broken("a corrupted message: its checksum is wrong".into()));
+                lane.link.copied(op, false);
             }
             Err(CopyError::Failed(error)) => {
                 tracing::warn!(rank, %error, "a message could not be copied");
@@ -210,6 +240,31 @@ impl Lanes {
         self.count(Link::unfinished)
     }
 
+    /// Whether somebody has to look after this rank's end of anything, although no thread of the program waits.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.is_demanding() || self.onesided.serves() || self.unfinished() > 0 || self.onesided.has_quarantined()
+    }
+
+    /// The ranks that are in the middle of an operation on this rank's share, which has ended.
+    pub(crate) fn still_working_on(&self, slot: u32, tag: u64) -> Vec<u32> {
+        match self.onesided.in_quarantine(slot, tag) {
+            Some(memory) => self.working_on(slot, &memory),
+            None => Vec::new(),
+        }
+    }
+
+    fn working_on(&self, slot: u32, memory: &Exposed) -> Vec<u32> {
+        let mut ranks = self.onesided.working_on(slot);
+        let serving = |rank: &u32| self.lock(*rank).is_some_and(|lane| lane.link.is_serving(memory));
+        ranks.extend((0..self.lanes.len() as u32).filter(serving));
+        ranks
+    }
+
+    /// Lets go of the memory of shares that have ended, as far as nobody works on it any more.
+    pub(crate) fn sweep(&self) {
+        self.onesided.sweep(|slot, memory| self.working_on(slot, memory).is_empty());
+    }
+
     /// Sends that have not ended.
     pub(crate) fn sending(&self) -> usize {
         self.count(Link::sending)
@@ -246,6 +301,18 @@ impl Lanes {
         }
     }
 
+    /// Ends all links and lets go of all that carried them: nothing of the devices is left. Whoever waits is woken.
+    pub(crate) fn retire(&self) {
+        for rank in 0..self.lanes.len() as u32 {
+            if let Some(mut lane) = self.lock(rank) {
+                lane.sever();
+                lane.wire = Box::new(Retired);
+            }
+        }
+        self.parker.close();
+        self.parker.wake();
+    }
+
     /// Makes the copy of a rendezvous. Where the peer's memory is not mapped yet, it waits for that for a bounded time.
     pub(crate) fn copy(
         &self,
@@ -263,12 +330,21 @@ impl Lanes {
             error => CopyError::Failed(error),
         })?;
         match copy.into {
-            Into::Memory(memory) => from.copy_to(0, &memory, 0, from.len()),
+            Into::Memory(memory) => {
+                from.copy_to(0, &memory, 0, from.len());
+                verify(copy.checksum, &memory)
+            }
             Into::Lent => {
                 let bytes = lent.target(copy.op).expect("the copy was given to the thread that lends its target");
-                from.read(0, &mut bytes[..from.len()]);
+                let bytes = &mut bytes[..from.len()];
+                from.read(0, bytes);
+                verify(copy.checksum, &*bytes)
             }
         }
-        Ok(())
     }
+}
+
+fn verify(expected: Option<u32>, copied: &(impl Incoming + ?Sized)) -> Result<(), CopyError> {
+    let wrong = expected.is_some_and(|expected| checksum::append(0, copied, 0) != expected);
+    if wrong { Err(CopyError::Corrupted) } else { Ok(()) }
 }

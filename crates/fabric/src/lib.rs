@@ -5,6 +5,8 @@
 //! - [`Fabric`]: the ranks, connected.
 //! - [`Fabric::send`], [`Fabric::recv`]: tagged messages; [`Operation`]: those that go on by themselves.
 //! - [`Window`]: memory of every rank that all ranks map.
+//! - [`Fabric::share`], [`Fabric::remote`]: memory of a rank on which others work while it does something else.
+//! - [`Fabric::regroup`]: going on without ranks that were lost, or with others in their place.
 //! - [`Fabric::wait`]: waiting with a deadline and an eye on the peers.
 #![forbid(unsafe_code)]
 
@@ -22,8 +24,10 @@ pub mod launch;
 mod liveness;
 mod map;
 mod messages;
+mod onesided;
 mod options;
 mod progress;
+mod regroup;
 #[cfg(test)]
 mod tests;
 mod wait;
@@ -40,5 +44,7 @@ pub use launch::{Launch, LaunchError};
 pub use liveness::On;
 pub use map::RegionRef;
 pub use messages::Operation;
-pub use options::{DEFAULT_POOL, DEFAULT_TIMEOUT, FabricOptions, Flow, OptionsError, PollPolicy};
+pub use onesided::{Batch, InvalidKey, Remote, RemoteKey, Shared};
+pub use options::{DEFAULT_PATIENCE, DEFAULT_POOL, DEFAULT_TIMEOUT, FabricOptions, Flow, OptionsError, PollPolicy};
+pub use regroup::RecoveryError;
 pub use window::Window;

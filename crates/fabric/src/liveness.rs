@@ -9,6 +9,10 @@
 //! has the coordinator tell the other one. Since a link also breaks because the process at its other end has died, which
 //! the coordinator may say a little later, errors wait half a second for that better cause.
 //!
+//! Errors name the *first cause*. A rank that left, gave a link up or asked for a new generation did so for a reason: where
+//! another rank was dead before, that one is named. A generation as a whole *ends* when a rank regroups, or when the
+//! others went on without this rank: then no wait goes on, whomever it waits for.
+//!
 //! A waiting thread looks at one counter in its own memory, and only when that has moved at who it was.
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -47,13 +51,30 @@ pub(crate) struct Life {
     size: u32,
     /// How many there are: what waits look at.
     count: AtomicU32,
-    /// In the order in which they were noted.
-    lost: Mutex<Vec<Lost>>,
+    known: Mutex<Known>,
     /// Notified when a broken link has turned out to be a death.
     explained: Condvar,
     parker: Box<dyn Parker>,
     /// Has a rank told that the link to it is over.
     cut: OnceLock<Box<dyn Fn(u32) + Send + Sync>>,
+}
+
+struct Known {
+    /// In the order in which they were noted.
+    lost: Vec<Lost>,
+    /// Nothing of this generation goes on.
+    ended: Option<Fate>,
+}
+
+/// Why an operation ends without success.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    Lost {
+        rank: u32,
+        loss: Loss,
+    },
+    /// This rank itself has gone on.
+    Ended,
 }
 
 struct Lost {
@@ -64,8 +85,8 @@ struct Lost {
 
 impl Life {
     pub(crate) fn new(size: u32, parker: Box<dyn Parker>) -> Life {
-        let (lost, explained) = (Mutex::default(), Condvar::new());
-        Life { size, count: AtomicU32::new(0), lost, explained, parker, cut: OnceLock::new() }
+        let known = Mutex::new(Known { lost: Vec::new(), ended: None });
+        Life { size, count: AtomicU32::new(0), known, explained: Condvar::new(), parker, cut: OnceLock::new() }
     }
 
     /// Notes a loss, the first of a rank only, and wakes whoever waits. That a process has ended, or is lost to the
@@ -74,23 +95,38 @@ impl Life {
         if rank >= self.size {
             return;
         }
-        let mut lost = self.lock();
-        if let Some(known) = lost.iter_mut().find(|lost| lost.rank == rank) {
-            if matches!(known.loss, Loss::Broken(_)) && matches!(loss, Loss::Ended | Loss::Session(_)) {
+        let mut known = self.lock();
+        if let Some(before) = known.lost.iter_mut().find(|lost| lost.rank == rank) {
+            if matches!(before.loss, Loss::Broken(_)) && is_death(&loss) {
                 tracing::debug!(rank, cause = %loss, "the lost rank is dead");
-                known.loss = loss;
+                before.loss = loss;
                 self.explained.notify_all();
             }
             return;
         }
         tracing::debug!(rank, cause = %loss, "lost a rank");
-        let broken = matches!(loss, Loss::Broken(_));
-        lost.push(Lost { rank, loss, at: Instant::now() });
+        // Links of a generation that has ended are taken down by all.
+        let broken = matches!(loss, Loss::Broken(_)) && known.ended.is_none();
+        known.lost.push(Lost { rank, loss, at: Instant::now() });
         self.count.fetch_add(1, Ordering::Release);
-        drop(lost);
+        drop(known);
         if broken && let Some(cut) = self.cut.get() {
             cut(rank);
         }
+        self.parker.wake();
+    }
+
+    /// Ends the whole generation: every wait ends, on whomever. The first word counts.
+    pub(crate) fn end(&self, why: Fate) {
+        let mut known = self.lock();
+        if known.ended.is_some() {
+            return;
+        }
+        tracing::debug!(?why, "the generation has ended");
+        known.ended = Some(why);
+        self.count.fetch_add(1, Ordering::Release);
+        drop(known);
+        self.explained.notify_all();
         self.parker.wake();
     }
 
@@ -112,37 +148,68 @@ impl Life {
         if self.count() == 0 {
             return None;
         }
-        self.lock().iter().find(|lost| lost.rank == rank).map(|lost| lost.loss.clone())
+        self.lock().of(rank)
     }
 
-    /// How a rank was lost, if it was, for an error: waits a moment for a better cause than that its link broke.
+    /// Whether nothing of this generation goes on.
     #[inline]
-    pub(crate) fn cause(&self, rank: u32) -> Option<Loss> {
+    pub(crate) fn is_ended(&self) -> bool {
+        self.count() > 0 && self.lock().ended.is_some()
+    }
+
+    /// Why nothing goes on with a rank, if it does not, for an error: waits a moment for a better cause than that its link
+    /// broke.
+    #[inline]
+    pub(crate) fn cause(&self, rank: u32) -> Option<Fate> {
         if self.count() == 0 {
             return None;
         }
-        self.first(On::Ranks(&[rank])).map(|(_, loss)| loss)
+        self.first(On::Ranks(&[rank]))
     }
 
-    /// Which of these ranks was lost first, and how, for an error: as [`Life::cause`].
-    pub(crate) fn first(&self, on: On<'_>) -> Option<(u32, Loss)> {
+    /// The first cause why nothing goes on with one of these ranks, for an error: as [`Life::cause`].
+    pub(crate) fn first(&self, on: On<'_>) -> Option<Fate> {
         let counts = |lost: &&Lost| match on {
             On::All => true,
             On::Ranks(ranks) => ranks.contains(&lost.rank),
         };
-        let lost = self.lock();
-        let (rank, at) = lost.iter().find(counts).map(|lost| (lost.rank, lost.at))?;
-        let of = |lost: &[Lost]| lost.iter().find(|lost| lost.rank == rank).map(|lost| lost.loss.clone());
+        let known = self.lock();
+        let Some((rank, at)) = known.lost.iter().find(counts).map(|lost| (lost.rank, lost.at)) else {
+            return known.ended.clone().map(|ended| known.first_cause(known.lost.len(), ended));
+        };
         let left = GRACE.saturating_sub(at.elapsed());
-        let unexplained = |lost: &mut Vec<Lost>| matches!(of(lost), Some(Loss::Broken(_)));
-        let (lost, _) =
-            self.explained.wait_timeout_while(lost, left, unexplained).unwrap_or_else(PoisonError::into_inner);
-        of(&lost).map(|loss| (rank, loss))
+        let unexplained = |known: &mut Known| known.ended.is_none() && matches!(known.of(rank), Some(Loss::Broken(_)));
+        let (known, _) =
+            self.explained.wait_timeout_while(known, left, unexplained).unwrap_or_else(PoisonError::into_inner);
+        let at = known.lost.iter().position(|lost| lost.rank == rank)?;
+        let fate = Fate::Lost { rank, loss: known.lost[at].loss.clone() };
+        Some(known.first_cause(at, fate))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Lost>> {
-        self.lost.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+impl Known {
+    fn of(&self, rank: u32) -> Option<Loss> {
+        self.lost.iter().find(|lost| lost.rank == rank).map(|lost| lost.loss.clone())
+    }
+
+    /// The death, among the first `before` losses, that is behind this one, if that is none itself.
+    fn first_cause(&self, before: usize, fate: Fate) -> Fate {
+        let is_own_cause = match &fate {
+            Fate::Lost { loss, .. } => is_death(loss) || matches!(loss, Loss::Broken(_)),
+            Fate::Ended => false,
+        };
+        let death = self.lost[..before].iter().find(|lost| is_death(&lost.loss)).filter(|_| !is_own_cause);
+        death.map_or(fate, |lost| Fate::Lost { rank: lost.rank, loss: lost.loss.clone() })
+    }
+}
+
+/// Whether a rank was lost for a reason of its own, and not because of another one.
+fn is_death(loss: &Loss) -> bool {
+    matches!(loss, Loss::Ended | Loss::Session(_))
 }
 
 #[cfg(test)]
@@ -158,6 +225,10 @@ mod tests {
         fn wake(&self) {}
     }
 
+    fn lost(rank: u32, loss: Loss) -> Option<Fate> {
+        Some(Fate::Lost { rank, loss })
+    }
+
     #[test]
     fn the_first_word_about_a_rank_counts() {
         let life = Life::new(3, Box::new(Deaf));
@@ -169,18 +240,41 @@ mod tests {
         assert_eq!(life.loss(2), Some(Loss::Ended));
         assert_eq!(life.loss(7), None);
         assert_eq!(life.first(On::Ranks(&[0, 1])), None);
-        assert_eq!(life.first((&[1, 2]).into()), Some((2, Loss::Ended)));
-        assert_eq!(life.first(On::All), Some((2, Loss::Ended)));
+        assert_eq!(life.first((&[1, 2]).into()), lost(2, Loss::Ended));
+        assert_eq!(life.first(On::All), lost(2, Loss::Ended));
     }
 
     #[test]
     fn the_rank_that_was_lost_first_is_named() {
-        let life = Life::new(3, Box::new(Deaf));
+        let life = Life::new(4, Box::new(Deaf));
+        life.lose(1, Loss::Left);
         life.lose(2, Loss::Ended);
         life.lose(0, Loss::GaveUp);
-        assert_eq!(life.first(On::All), Some((2, Loss::Ended)));
-        assert_eq!(life.first(On::Ranks(&[0, 2])), Some((2, Loss::Ended)));
-        assert_eq!(life.cause(0), Some(Loss::GaveUp));
+        life.lose(3, Loss::Session(crate::LossCause::Closed));
+        assert_eq!(life.first(On::Ranks(&[0, 2])), lost(2, Loss::Ended));
+        assert_eq!(life.cause(0), lost(2, Loss::Ended), "why it gave up");
+        assert_eq!(life.loss(0), Some(Loss::GaveUp));
+        assert_eq!(life.cause(1), lost(1, Loss::Left), "it left before");
+        assert_eq!(life.cause(3), lost(3, Loss::Session(crate::LossCause::Closed)), "a death of its own");
+    }
+
+    #[test]
+    fn a_generation_that_has_ended_ends_every_wait_with_its_first_cause() {
+        let life = Life::new(4, Box::new(Deaf));
+        let asked = Fate::Lost { rank: 1, loss: Loss::Regroups };
+        life.end(asked.clone());
+        life.end(Fate::Ended);
+        assert_eq!(life.count(), 1);
+        assert_eq!(life.first(On::Ranks(&[0])), Some(asked.clone()));
+        assert_eq!(life.first(On::Ranks(&[])), Some(asked));
+        assert_eq!(life.loss(0), None);
+        life.lose(3, Loss::Left);
+        life.lose(2, Loss::Ended);
+        assert_eq!(life.first(On::Ranks(&[0])), lost(2, Loss::Ended), "why they regroup");
+
+        let life = Life::new(2, Box::new(Deaf));
+        life.end(Fate::Ended);
+        assert_eq!(life.first(On::All), Some(Fate::Ended));
     }
 
     #[test]
@@ -198,10 +292,10 @@ mod tests {
         life.lose(2, dead.clone());
         // Whether it was asked before or after.
         assert!(asking.join().unwrap().is_some());
-        assert_eq!(life.cause(2), Some(dead));
+        assert_eq!(life.cause(2), lost(2, dead));
         life.lose(2, Loss::Left);
         life.lose(1, Loss::Broken("a bad frame".into()));
-        assert_eq!(life.cause(1), Some(Loss::Broken("a bad frame".into())), "nothing better is heard of");
+        assert_eq!(life.cause(1), lost(1, Loss::Broken("a bad frame".into())), "nothing better is heard of");
         life.lose(3, Loss::GaveUp);
         assert_eq!(*cut.lock().unwrap(), [2, 1]);
         assert_eq!(life.count(), 3);

@@ -1,7 +1,7 @@
 //! The memory of other ranks, mapped here.
 
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use fulmen_memory::{Exposed, Region};
@@ -50,11 +50,15 @@ impl Drop for Share {
     }
 }
 
+type OnDeath = dyn Fn(&NodeAddress) + Send + Sync;
+
 /// The other ranks of this host.
 pub(crate) struct Neighbours {
     node: Node,
-    /// This rank's pool.
-    _pool: Share,
+    /// The node calls it for as long as it is here: nothing of an old generation stays with the node.
+    _on_death: Arc<OnDeath>,
+    /// This rank's pool, until the generation ends.
+    pool: Mutex<Option<Share>>,
     /// By rank; `None` for this one.
     peers: Vec<Option<Neighbour>>,
     /// The keys of this rank's own regions, by their ids. The pool's is the first.
@@ -89,11 +93,12 @@ impl Neighbours {
 
         let ranks: HashMap<NodeAddress, u32> = addresses.iter().map(|(address, _)| *address).zip(0..).collect();
         let weak = Arc::downgrade(life);
-        node.on_death(Box::new(move |address| {
+        let on_death: Arc<OnDeath> = Arc::new(move |address| {
             if let (Some(rank), Some(life)) = (ranks.get(address), weak.upgrade()) {
                 life.lose(*rank, Loss::Ended);
             }
-        }));
+        });
+        node.on_death_while(Arc::downgrade(&on_death));
 
         let mut peers = Vec::with_capacity(addresses.len());
         for (other, (address, keys)) in (0..).zip(&addresses) {
@@ -120,12 +125,25 @@ impl Neighbours {
             peers.push(Some(Neighbour { peer, bell, control, regions }));
         }
         let keys = RwLock::new(vec![(pool.id(), shared.key())]);
-        Ok(Neighbours { node, _pool: shared, peers, keys })
+        Ok(Neighbours { node, _on_death: on_death, pool: Mutex::new(Some(shared)), peers, keys })
+    }
+
+    /// Lets nobody map this rank's memory any more.
+    pub(crate) fn retire(&self) {
+        drop(self.pool.lock().unwrap_or_else(PoisonError::into_inner).take());
+        for (_, key) in self.keys.write().unwrap_or_else(PoisonError::into_inner).drain(..) {
+            self.node.unshare(key);
+        }
     }
 
     /// The control regions of all ranks but this one.
     pub(crate) fn controls(&self) -> impl Iterator<Item = Option<&Exposed>> {
         self.peers.iter().map(|peer| peer.as_ref().map(|peer| &peer.control))
+    }
+
+    /// Whether the process of another rank may still do anything.
+    pub(crate) fn is_alive(&self, rank: u32) -> bool {
+        self.peers.get(rank as usize).and_then(Option::as_ref).is_some_and(|neighbour| neighbour.peer.is_alive())
     }
 
     /// Wakes a rank. Nothing for this one or none.
@@ -143,6 +161,22 @@ impl Neighbours {
         Ok(key)
     }
 
+    /// The key of this rank's pool, if the region is that.
+    pub(crate) fn pool_key(&self, region: &Region) -> Option<ShareKey> {
+        let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
+        keys.first().filter(|(id, _)| *id == region.id()).map(|(_, key)| *key)
+    }
+
+    /// Lets peers map a region under a new key.
+    pub(crate) fn publish(&self, region: &Region) -> Result<ShareKey, ReachError> {
+        self.node.share(region)
+    }
+
+    /// Lets no more peers map it.
+    pub(crate) fn withdraw(&self, key: ShareKey) {
+        self.node.unshare(key);
+    }
+
     pub(crate) fn unshare(&self, key: ShareKey) {
         self.node.unshare(key);
         self.keys.write().unwrap_or_else(PoisonError::into_inner).retain(|(_, known)| *known != key);
@@ -155,8 +189,8 @@ impl Neighbours {
         Some(RegionRef { key: key.to_u64(), offset: memory.offset() as u64, len: memory.len() as u64 })
     }
 
-    /// A whole region of a peer, mapped.
-    pub(crate) fn region(&self, op: OpName, rank: u32, key: u64, timeout: Duration) -> Result<Exposed, FabricError> {
+    /// A whole region of a peer, mapped for as long as the caller has it.
+    pub(crate) fn borrow(&self, op: OpName, rank: u32, key: u64, timeout: Duration) -> Result<Exposed, FabricError> {
         let neighbour = self.peers[rank as usize].as_ref().expect("a rank that was checked to be another one");
         let known = neighbour.regions.read().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, region)) = known.iter().find(|(known, _)| *known == key) {
@@ -165,7 +199,18 @@ impl Neighbours {
         drop(known);
         let failed = |cause| FabricError::Reach { op, rank, cause: Arc::new(cause) };
         let region = neighbour.peer.map(ShareKey::from_u64(key), timeout.min(MAP_TIMEOUT)).map_err(failed)?;
-        let region = region.expose().map_err(|cause| FabricError::Memory { op, cause: Arc::new(cause) })?;
+        region.expose().map_err(|cause| FabricError::Memory { op, cause: Arc::new(cause) })
+    }
+
+    /// A whole region of a peer, mapped until it is [forgotten](Neighbours::forget).
+    pub(crate) fn region(&self, op: OpName, rank: u32, key: u64, timeout: Duration) -> Result<Exposed, FabricError> {
+        let region = self.borrow(op, rank, key, timeout)?;
+        let neighbour = self.peers[rank as usize].as_ref().expect("a rank that was checked to be another one");
+        let known = neighbour.regions.read().unwrap_or_else(PoisonError::into_inner);
+        if known.iter().any(|(known, _)| *known == key) {
+            return Ok(region);
+        }
+        drop(known);
         let mut known = neighbour.regions.write().unwrap_or_else(PoisonError::into_inner);
         if !known.iter().any(|(known, _)| *known == key) {
             known.push((key, region.clone()));
@@ -234,6 +279,11 @@ impl Fabric {
         if let Some(neighbours) = &self.inner.neighbours {
             neighbours.ring(rank);
         }
+    }
+
+    /// Wakes the threads of a rank that wait, after a change of its memory: this rank's, too.
+    pub(crate) fn wake(&self, rank: u32) {
+        if rank == self.rank() { self.inner.lanes.parker.wake() } else { self.ring(rank) }
     }
 
     /// Whether ranks map one another's memory. The same on all ranks.

@@ -20,6 +20,7 @@ use fulmen_memory::Exposed;
 
 use crate::engine::{Cancel, Lent, OpError, OpId, Source, Target};
 use crate::lanes::Lane;
+use crate::liveness::Fate;
 use crate::{Fabric, FabricError, Loss, OpName, clock};
 
 /// Payload up to which a message of exposed memory goes through the stack.
@@ -33,7 +34,17 @@ pub struct Operation {
     fabric: Fabric,
     rank: u32,
     name: OpName,
-    op: Option<OpId>,
+    state: State,
+}
+
+/// How far an operation is.
+enum State {
+    /// On the link to its rank.
+    Link(OpId),
+    /// It has ended, with this value.
+    Ended(u64),
+    /// The outcome was told.
+    Told,
 }
 
 impl Fabric {
@@ -89,7 +100,7 @@ impl Fabric {
     /// midway. After an error nothing is written any more; a device that is at it keeps the memory in use until it is done.
     pub fn recv(&self, from: u32, tag: u64, into: &Exposed, timeout: Duration) -> Result<usize, FabricError> {
         let op = self.begin_recv("recv", from, tag, into)?;
-        self.finish("recv", from, op, timeout, &mut Lent::Nothing)
+        self.finish("recv", from, op, timeout, &mut Lent::Nothing).map(|len| len as usize)
     }
 
     /// Receives into plain memory. As [`Fabric::recv`]; after an error, bytes of the message may have been written.
@@ -106,6 +117,7 @@ impl Fabric {
             Poll::Ready(outcome) => self.told(OP, from, outcome),
             Poll::Pending => self.finish(OP, from, op, timeout, &mut lent),
         }
+        .map(|len| len as usize)
     }
 
     /// Starts to send a message. The handle owns the memory until the operation has ended.
@@ -142,7 +154,7 @@ impl Fabric {
     }
 
     /// Moves a new operation on as far as it goes at once; the progress thread sees to the rest.
-    fn go_on(&self, name: OpName, rank: u32, op: OpId) -> Operation {
+    pub(crate) fn go_on(&self, name: OpName, rank: u32, op: OpId) -> Operation {
         let lanes = &self.inner.lanes;
         if let Some(lane) = lanes.lock(rank) {
             let (_, lane) = lanes.pump(rank, lane, &mut Lent::Nothing, Some(op), None);
@@ -152,20 +164,20 @@ impl Fabric {
                 self.inner.progress.need();
             }
         }
-        Operation { fabric: self.clone(), rank, name, op: Some(op) }
+        Operation { fabric: self.clone(), rank, name, state: State::Link(op) }
     }
 
-    fn lane(&self, op: OpName, rank: u32) -> Result<MutexGuard<'_, Lane>, FabricError> {
+    pub(crate) fn lane(&self, op: OpName, rank: u32) -> Result<MutexGuard<'_, Lane>, FabricError> {
         self.inner.check_peer(op, rank)?;
         self.inner.lanes.lock(rank).ok_or(FabricError::NoLink { op, rank })
     }
 
     /// A message to a lost rank would be sent for nobody.
     #[inline]
-    fn check_alive(&self, op: OpName, rank: u32) -> Result<(), FabricError> {
+    pub(crate) fn check_alive(&self, op: OpName, rank: u32) -> Result<(), FabricError> {
         match self.inner.lanes.life.cause(rank) {
             None => Ok(()),
-            Some(cause) => Err(FabricError::PeerLost { rank, link: self.link_kind(), op, cause }),
+            Some(fate) => Err(self.inner.failure(op, fate)),
         }
     }
 
@@ -196,14 +208,14 @@ impl Fabric {
     }
 
     /// Waits for an operation's end, and gives it up at the deadline.
-    fn finish(
+    pub(crate) fn finish(
         &self,
         name: OpName,
         rank: u32,
         op: OpId,
         timeout: Duration,
         lent: &mut Lent<'_>,
-    ) -> Result<usize, FabricError> {
+    ) -> Result<u64, FabricError> {
         let until = Some(clock::after(timeout));
         let outcome = self.wait(name, &[rank], timeout, || self.poll_op(rank, op, lent, until));
         match outcome {
@@ -227,7 +239,7 @@ impl Fabric {
                     }
                     // It has ended at the last moment.
                     Cancel::Finished => match lane.link.poll(op, lent) {
-                        Poll::Ready(Ok(len)) => return Ok(len as usize),
+                        Poll::Ready(Ok(value)) => return Ok(value),
                         _ => return Err(error),
                     },
                     Cancel::Copying => {
@@ -240,9 +252,9 @@ impl Fabric {
     }
 
     /// The outcome of an operation in the words of the fabric.
-    fn told(&self, op: OpName, rank: u32, outcome: Result<u64, OpError>) -> Result<usize, FabricError> {
+    fn told(&self, op: OpName, rank: u32, outcome: Result<u64, OpError>) -> Result<u64, FabricError> {
         let link = self.link_kind();
-        outcome.map(|len| len as usize).map_err(|error| match error {
+        outcome.map_err(|error| match error {
             OpError::Truncated { len, room } => FabricError::Truncated { op, rank, link, len, room },
             OpError::Mislabelled { label } => FabricError::Mislabelled { op, rank, link, label },
             OpError::Refused { len } => FabricError::Refused { op, rank, link, len },
@@ -257,49 +269,59 @@ impl Fabric {
             OpError::NotPermitted { need } => FabricError::NotPermitted { op, rank, need },
             OpError::Misaligned { offset } => FabricError::Misaligned { op, rank, offset },
             OpError::Left | OpError::Severed => {
-                let cause = self.inner.lanes.life.cause(rank).unwrap_or(Loss::Left);
-                FabricError::PeerLost { rank, link, op, cause }
+                let fate = self.inner.lanes.life.cause(rank).unwrap_or(Fate::Lost { rank, loss: Loss::Left });
+                self.inner.failure(op, fate)
             }
         })
     }
 }
 
 impl Operation {
-    /// Whether it has ended, and how: the bytes of the message. Moves it on, for which it may wait up to 0.1 s for a
-    /// peer to hand over memory that is not mapped yet.
+    /// One that has ended already.
+    pub(crate) fn ended(fabric: &Fabric, rank: u32, name: OpName, value: u64) -> Operation {
+        Operation { fabric: fabric.clone(), rank, name, state: State::Ended(value) }
+    }
+
+    /// Whether it has ended, and how: the bytes of the message, of a put or of a get, or the word that an atomic found.
+    /// Moves it on, for which it may wait up to 0.1 s for a peer to hand over memory that is not mapped yet.
     ///
     /// # Errors
-    /// As [`Fabric::send`] and [`Fabric::recv`], but without a deadline.
+    /// As [`Fabric::send`], [`Fabric::recv`] and [`Remote`](crate::Remote)'s operations, but without a deadline.
     ///
     /// # Panics
     /// If the outcome was told before.
-    pub fn test(&mut self) -> Option<Result<usize, FabricError>> {
-        let op = self.op.expect("an operation tells its outcome once");
-        match self.fabric.poll_op(self.rank, op, &mut Lent::Nothing, None) {
-            Poll::Pending => None,
-            Poll::Ready(outcome) => {
-                self.op = None;
-                Some(self.fabric.told(self.name, self.rank, outcome))
-            }
-        }
+    pub fn test(&mut self) -> Option<Result<u64, FabricError>> {
+        let outcome = match &mut self.state {
+            State::Link(op) => match self.fabric.poll_op(self.rank, *op, &mut Lent::Nothing, None) {
+                Poll::Pending => return None,
+                Poll::Ready(outcome) => self.fabric.told(self.name, self.rank, outcome),
+            },
+            State::Ended(value) => Ok(*value),
+            State::Told => panic!("an operation tells its outcome once"),
+        };
+        self.state = State::Told;
+        Some(outcome)
     }
 
-    /// Waits for its end. At the deadline it is given up.
+    /// Waits for its end, which [`Operation::test`] describes. At the deadline it is given up.
     ///
     /// # Errors
-    /// As [`Fabric::send`] and [`Fabric::recv`].
+    /// As [`Fabric::send`], [`Fabric::recv`] and [`Remote`](crate::Remote)'s operations.
     ///
     /// # Panics
     /// If [`Operation::test`] told the outcome before.
-    pub fn wait(mut self, timeout: Duration) -> Result<usize, FabricError> {
-        let op = self.op.take().expect("an operation tells its outcome once");
-        self.fabric.finish(self.name, self.rank, op, timeout, &mut Lent::Nothing)
+    pub fn wait(mut self, timeout: Duration) -> Result<u64, FabricError> {
+        match std::mem::replace(&mut self.state, State::Told) {
+            State::Link(op) => self.fabric.finish(self.name, self.rank, op, timeout, &mut Lent::Nothing),
+            State::Ended(value) => Ok(value),
+            State::Told => panic!("an operation tells its outcome once"),
+        }
     }
 }
 
 impl Drop for Operation {
     fn drop(&mut self) {
-        if let Some(op) = self.op
+        if let State::Link(op) = self.state
             && let Some(mut lane) = self.fabric.inner.lanes.lock(self.rank)
         {
             lane.link.detach(op);

@@ -9,7 +9,10 @@ pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Bytes of the pool where nothing else was asked for. The system gives pages when they are first touched.
 pub const DEFAULT_POOL: usize = 1 << 30;
 
-/// How a fabric is set up. Ranks must agree on `windows`, `profile` and `flow`; [`Fabric::start`](crate::Fabric::start)
+/// How long a peer may acknowledge nothing where nothing else was asked for.
+pub const DEFAULT_PATIENCE: Duration = Duration::from_secs(10);
+
+/// How a fabric is set up. Ranks must agree on `windows`, `profile`, `flow` and `verify_data`; [`Fabric::start`](crate::Fabric::start)
 /// checks it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FabricOptions {
@@ -25,6 +28,12 @@ pub struct FabricOptions {
     pub flow: Flow,
     /// How long a rank that leaves waits for sends whose handles were dropped before they ended: 2 s.
     pub farewell: Duration,
+    /// Whether everything that goes to another rank carries a checksum, and is refused if it is wrong: no, or yes if
+    /// `FULMEN_VERIFY_DATA` is `1`. Frames over devices that promise nothing are always checked.
+    pub verify_data: bool,
+    /// How long a rank may acknowledge nothing over a device that promises nothing, before the link to it is broken: 10 s,
+    /// or `FULMEN_PATIENCE` in seconds. A process that is stopped for longer is lost.
+    pub patience: Duration,
     /// How a thread waits; `None` chooses by the number of ranks and of processors.
     pub poll: Option<PollPolicy>,
 }
@@ -83,6 +92,8 @@ impl Default for FabricOptions {
             profile: None,
             flow: Flow::default(),
             farewell: Duration::from_secs(2),
+            verify_data: false,
+            patience: DEFAULT_PATIENCE,
             poll: None,
         }
     }
@@ -94,13 +105,20 @@ pub enum OptionsError {
     /// The deadline is no positive number.
     #[error("FULMEN_TIMEOUT is \"{0}\": give a number of seconds from 0.001 to 1000000, such as 60")]
     Timeout(String),
+    /// The patience is no positive number.
+    #[error("FULMEN_PATIENCE is \"{0}\": give a number of seconds from 0.001 to 1000000, such as 10")]
+    Patience(String),
+    /// Neither yes nor no.
+    #[error("FULMEN_VERIFY_DATA is \"{0}\": give 1 to verify data, or 0")]
+    VerifyData(String),
     /// The pool's size is no size.
     #[error("FULMEN_POOL is \"{0}\": give a size of at least 64K, such as 256M or 1G")]
     Pool(String),
 }
 
 impl FabricOptions {
-    /// The defaults, with what `FULMEN_TIMEOUT`, `FULMEN_POOL` and `FULMEN_PROFILE` say. A profile turns windows off.
+    /// The defaults, with what `FULMEN_TIMEOUT`, `FULMEN_PATIENCE`, `FULMEN_POOL`, `FULMEN_VERIFY_DATA` and
+    /// `FULMEN_PROFILE` say. A profile turns windows off.
     ///
     /// # Errors
     /// [`OptionsError`] for a value that means nothing.
@@ -116,6 +134,16 @@ impl FabricOptions {
         }
         if let Some(text) = lookup("FULMEN_POOL") {
             options.pool = parse_size(&text).filter(|size| *size >= 64 << 10).ok_or(OptionsError::Pool(text))?;
+        }
+        if let Some(text) = lookup("FULMEN_PATIENCE") {
+            options.patience = parse_timeout(&text).ok_or(OptionsError::Patience(text))?;
+        }
+        if let Some(text) = lookup("FULMEN_VERIFY_DATA") {
+            options.verify_data = match text.trim() {
+                "0" => false,
+                "1" => true,
+                _ => return Err(OptionsError::VerifyData(text)),
+            };
         }
         options.profile = lookup("FULMEN_PROFILE");
         options.windows = options.profile.is_none();
@@ -161,6 +189,9 @@ mod tests {
         assert_eq!(with("FULMEN_POOL", "65536").unwrap().pool, 65536);
         assert_eq!(with("FULMEN_POOL", "2 GiB").unwrap().pool, 2 << 30);
         assert_eq!(with("FULMEN_TIMEOUT", "1.5").unwrap().timeout, Duration::from_millis(1500));
+        assert_eq!(with("FULMEN_PATIENCE", "30").unwrap().patience, Duration::from_secs(30));
+        assert!(with("FULMEN_VERIFY_DATA", "1").unwrap().verify_data);
+        assert!(!with("FULMEN_VERIFY_DATA", "0").unwrap().verify_data);
         assert!(!with("FULMEN_PROFILE", "thunderbolt").unwrap().windows);
     }
 
@@ -169,7 +200,11 @@ mod tests {
         for value in ["-1", "0", "soon", "inf", "nan", "1e99"] {
             let text = with("FULMEN_TIMEOUT", value).unwrap_err().to_string();
             assert!(text.contains("FULMEN_TIMEOUT") && text.contains(value), "{text}");
+            let text = with("FULMEN_PATIENCE", value).unwrap_err().to_string();
+            assert!(text.contains("FULMEN_PATIENCE") && text.contains(value), "{text}");
         }
+        let text = with("FULMEN_VERIFY_DATA", "maybe").unwrap_err().to_string();
+        assert!(text.contains("FULMEN_VERIFY_DATA") && text.contains("maybe"), "{text}");
         for value in ["0", "1", "-5M", "1X", "99999999999999999999", "18446744073709551615T"] {
             let text = with("FULMEN_POOL", value).unwrap_err().to_string();
             assert!(text.contains("FULMEN_POOL") && text.contains(value), "{text}");

@@ -1,7 +1,7 @@
 //! The progress thread: it moves messages on while nobody waits.
 //!
 //! A thread that waits moves everything on by itself. Where operations are under way and no thread of the program waits,
-//! a thread of the fabric takes over within a millisecond. It is started by the first operation that may need it, parks on
+//! a thread of the fabric takes over within a millisecond. Where peers rely on acknowledgements it is always there. It is started by the first operation that may need it, parks on
 //! the rank's doorbell, and parks apart from it while the program waits by itself, so that nobody pays for waking it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,7 +36,11 @@ impl Progress {
     pub(crate) fn new(lanes: Arc<Lanes>) -> Progress {
         let (armed, stop) = (AtomicBool::new(false), AtomicBool::new(false));
         let shared = Shared { lanes, armed, stop, gate: Mutex::new(()), opened: Condvar::new() };
-        Progress { shared: Arc::new(shared), thread: Mutex::new(None) }
+        let progress = Progress { shared: Arc::new(shared), thread: Mutex::new(None) };
+        if progress.shared.lanes.is_demanding() {
+            progress.need();
+        }
+        progress
     }
 
     /// An operation is under way for which nobody may wait.
@@ -45,6 +49,9 @@ impl Progress {
             return;
         }
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.shared.stop.load(Ordering::SeqCst) {
+            return;
+        }
         let gate = self.shared.gate.lock().unwrap_or_else(PoisonError::into_inner);
         self.shared.armed.store(true, Ordering::Relaxed);
         drop(gate);
@@ -61,18 +68,26 @@ impl Progress {
     }
 }
 
-impl Drop for Progress {
-    fn drop(&mut self) {
+impl Progress {
+    /// Ends the thread, for good.
+    pub(crate) fn stop(&self) {
+        // Held throughout, so that nobody starts another thread.
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         self.shared.stop.store(true, Ordering::SeqCst);
         let gate = self.shared.gate.lock().unwrap_or_else(PoisonError::into_inner);
         drop(gate);
         self.shared.opened.notify_one();
         self.shared.lanes.parker.wake();
-        let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(thread) = thread {
+        if let Some(thread) = thread.take() {
             // It owns no handle to the fabric, so that this is never the thread itself. It cannot panic.
             let _ = thread.join();
         }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.stop();
     }
 }
 
@@ -85,14 +100,15 @@ impl Shared {
                 continue;
             }
             let moved = self.lanes.pump_all();
+            self.lanes.sweep();
             if moved {
                 idle = 0;
                 continue;
             }
-            if self.lanes.unfinished() > 0 {
+            if self.lanes.is_busy() {
                 idle = 0;
-                let stop = &self.stop;
-                self.lanes.parker.park(CAP, &mut || self.lanes.pump_all() || stop.load(Ordering::SeqCst));
+                let (stop, longest) = (&self.stop, self.lanes.until_deadline(CAP));
+                self.lanes.parker.park(longest, &mut || self.lanes.pump_all() || stop.load(Ordering::SeqCst));
                 continue;
             }
             idle += 1;
@@ -102,7 +118,7 @@ impl Shared {
                 idle = 0;
                 self.armed.store(false, Ordering::Relaxed);
                 // Whoever started one before this look at the lanes may have found the thread armed; later ones do not.
-                if self.lanes.unfinished() > 0 {
+                if self.lanes.is_busy() {
                     self.armed.store(true, Ordering::Relaxed);
                 } else {
                     self.nap(None);

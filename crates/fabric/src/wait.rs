@@ -30,7 +30,7 @@ impl Fabric {
     ///
     /// # Errors
     /// [`FabricError::PeerLost`] as soon as one of the ranks `on` is lost (under 2 s after its process ended) unless
-    /// `ready` is, and [`FabricError::TimedOut`], which names these ranks, after `timeout`.
+    /// `ready` is, or any rank [regroups](Fabric::regroup), and [`FabricError::TimedOut`], which names these ranks, after `timeout`.
     #[inline]
     pub fn wait<'a, T>(
         &self,
@@ -110,11 +110,10 @@ impl<'a> Waiter<'a> {
         let losses = life.count();
         if losses != self.losses {
             self.losses = losses;
-            if let Some((rank, cause)) = life.first(self.on) {
+            if let Some(fate) = life.first(self.on) {
                 // What it sent before its end counts.
                 self.lanes.pump_all();
-                let link = self.inner.link_kind();
-                return Err(FabricError::PeerLost { rank, link, op: self.op, cause });
+                return Err(self.inner.failure(self.op, fate));
             }
         }
         let now = Instant::now();
@@ -140,7 +139,7 @@ impl<'a> Waiter<'a> {
     /// Parks until this rank is rung. `ready` is looked at once more before, when a ring can no longer be missed.
     fn park(&mut self, ready: &mut dyn FnMut() -> bool) {
         let waited = self.started.map_or(Duration::ZERO, |start| start.elapsed());
-        let timeout = self.timeout.saturating_sub(waited).min(CAP);
+        let timeout = self.lanes.until_deadline(self.timeout.saturating_sub(waited).min(CAP));
         let losses = self.losses;
         let lanes = self.lanes;
         lanes.parker.park(timeout, &mut || ready() || lanes.life.count() != losses || lanes.pump_all());

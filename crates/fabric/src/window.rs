@@ -41,9 +41,9 @@ impl Fabric {
     pub fn window(&self, len: usize, timeout: Duration) -> Result<Window, FabricError> {
         let inner = &self.inner;
         let Some(neighbours) = &inner.neighbours else { return Err(FabricError::NoWindows { op: OP }) };
+        inner.check_goes_on(OP)?;
         let deadline = clock::after(timeout);
         let left = || clock::until(deadline);
-        let session = |cause| FabricError::Session { op: OP, cause };
 
         let own = Region::alloc(len)
             .and_then(|region| Ok((region.expose()?, region)))
@@ -64,7 +64,7 @@ impl Fabric {
         // From here on dropping it takes everything back.
         let mut window = Window { inner: inner.clone(), parts: Vec::new(), keys: vec![0; inner.size as usize] };
         window.keys[inner.rank as usize] = key.to_u64();
-        let peers = read_parts(&gathered.map_err(session)?, len)?;
+        let peers = read_parts(&gathered.map_err(|cause| inner.session_failed(OP, cause))?, len)?;
 
         let mapped = window.map_all(memory, peers, deadline);
         self.agree(OP, mapped, left()).map(|()| window)
@@ -83,7 +83,7 @@ impl Fabric {
         let problem = outcome.as_ref().err().map(ToString::to_string).unwrap_or_default();
         let verdicts = self.inner.session.all_gather(problem.as_bytes(), timeout);
         let value = outcome?;
-        for (rank, problem) in (0..).zip(verdicts.map_err(|cause| FabricError::Session { op, cause })?) {
+        for (rank, problem) in (0..).zip(verdicts.map_err(|cause| self.inner.session_failed(op, cause))?) {
             if !problem.is_empty() {
                 let problem = String::from_utf8_lossy(&problem).into_owned();
                 return Err(FabricError::PeerFailed { op, rank, problem }.into());

@@ -86,8 +86,8 @@ impl Options {
     /// # Errors
     /// As [`Options::init`].
     pub fn init_with(self, session: Session) -> Result<Group, InitError> {
-        let providers = agree(&session, self.fabric.timeout, self.providers())?;
-        let fabric = Fabric::start(session, self.fabric, providers)?;
+        let providers = self.providers();
+        let fabric = Fabric::start_or_tell(session, self.fabric, providers)?;
         tracing::debug!(rank = fabric.rank(), size = fabric.size(), link = %fabric.link_kind(), "joined");
         Ok(Group::new(fabric)?)
     }
@@ -99,20 +99,6 @@ impl Options {
         let devices = profile.map(|profile| SoftDevice::open(&node, profile)).transpose()?;
         Ok(Providers { node: Some(node), devices: devices.into_iter().collect() })
     }
-}
-
-/// Tells all ranks whether this one is ready to connect: nobody waits for one that is not.
-fn agree<T>(session: &Session, timeout: Duration, outcome: Result<T, InitError>) -> Result<T, InitError> {
-    let problem = outcome.as_ref().err().map(ToString::to_string).unwrap_or_default();
-    let verdicts = session.all_gather(problem.as_bytes(), timeout);
-    let value = outcome?;
-    for (rank, problem) in (0..).zip(verdicts.map_err(StartError::Session)?) {
-        if !problem.is_empty() {
-            let problem = String::from_utf8_lossy(&problem).into_owned();
-            return Err(StartError::PeerFailed { rank, problem }.into());
-        }
-    }
-    Ok(value)
 }
 
 /// The group of all ranks that this program was started as; of one, if it was started by itself. To be called once a
@@ -127,7 +113,9 @@ pub fn init() -> Result<Group, InitError> {
 /// Options that cannot be read are this rank's problem, of which the others hear if they can be met at all.
 fn tell(problem: InitError) -> Result<Options, InitError> {
     match Launch::from_env().ok().and_then(|launch| launch.join(DEFAULT_TIMEOUT).ok()) {
-        Some(session) => agree(&session, DEFAULT_TIMEOUT, Err(problem)),
+        Some(session) => {
+            Fabric::start_or_tell(session, FabricOptions::default(), Err(problem)).map(|_| Options::default())
+        }
         None => Err(problem),
     }
 }

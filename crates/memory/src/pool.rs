@@ -2,7 +2,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::tlsf::Tlsf;
-use crate::{Block, ChunkRule, Region, RegionError};
+use crate::{Block, ChunkRule, Exposed, Region, RegionError};
 
 /// Every block starts at a multiple of this many bytes: a cache line, and enough for every vector type.
 pub(crate) const GRAIN: usize = 64;
@@ -69,6 +69,9 @@ struct Shared {
     books: Mutex<Books>,
     /// Held while the memory is taken back.
     taking: Mutex<()>,
+    /// Memory that nobody may have until somebody knows that no peer writes it any more. Handles keep the pool, so that
+    /// memory which is never restored is never used again.
+    withheld: Mutex<Vec<Exposed>>,
 }
 
 struct Books {
@@ -112,8 +115,8 @@ impl Pool {
             }
         }
         let books = Mutex::new(Books { tlsf, blocks: 0, closed: false });
-        let (region, taking) = (region.clone(), Mutex::new(()));
-        Ok(Pool { shared: Arc::new(Shared { region, pieces: count, longest_piece, books, taking }) })
+        let (region, taking, withheld) = (region.clone(), Mutex::default(), Mutex::default());
+        Ok(Pool { shared: Arc::new(Shared { region, pieces: count, longest_piece, books, taking, withheld }) })
     }
 
     /// Cuts a block of `len` bytes (zero is allowed).
@@ -176,6 +179,22 @@ impl Pool {
         drop(books);
         taken.sort_unstable_by_key(|range| range.start);
         self.shared.region.take_back(&taken)
+    }
+
+    /// Keeps memory out of use that a peer may still write, until [`Pool::restore`]; for ever, if that is never called.
+    pub fn withhold(&self, memory: Exposed) {
+        self.withheld().push(memory);
+    }
+
+    /// Gives back what was withheld: no peer writes it any more, says the caller.
+    pub fn restore(&self) {
+        // The lock goes first: what is dropped returns to the pool.
+        let withheld = std::mem::take(&mut *self.withheld());
+        drop(withheld);
+    }
+
+    fn withheld(&self) -> MutexGuard<'_, Vec<Exposed>> {
+        self.shared.withheld.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How the pool stands.

@@ -4,8 +4,7 @@
 //! once the run is being ended. Output goes its own way (`relay`).
 
 use std::fs::File;
-use std::io::{self, IsTerminal};
-use std::os::fd::{AsFd, OwnedFd};
+use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -14,14 +13,13 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, waitpid};
 
 use super::control::{self, Event, limit_of};
-use super::lines::Lines;
 use super::meeting::Meeting;
 use super::rank::Rank;
-use super::relay::{Relay, Source, Target};
+use super::relay::Relay;
 use super::signals::{Signals, asks_to_end, name, time_left};
+use super::starter::{Starter, pipes};
 use super::verdict::{Ending, Seconds, first_failure, name_ranks};
 use super::{Job, Output, RunError, processes};
-use crate::output::Stream;
 
 /// How long to wait at most, after the first report of a failure, for the report of one that caused it. Ranks that notice
 /// another's end give up within moments, and on a busy machine their report may overtake its. The wait delays a message,
@@ -47,7 +45,7 @@ pub fn run(mut job: Job) -> anyhow::Result<u8> {
     // with the run: a shell that started it in the background and then became this command.
     let strangers = processes::children().unwrap_or_default();
     processes::adopt_orphans().map_err(|error| refused(&job, "adopt orphaned processes", error))?;
-    let meeting = Meeting::open(job.ranks)?;
+    let meeting = Meeting::open(job.ranks, job.silence)?;
 
     let (labels, mut reader) = match std::mem::replace(&mut job.output, Output::Labelled) {
         Output::Labelled => (true, None),
@@ -57,19 +55,11 @@ pub fn run(mut job: Job) -> anyhow::Result<u8> {
     let mut sources = Vec::new();
     let mut ends = Vec::new();
     for rank in 0..job.ranks {
-        let mut stream = |to, labels| -> io::Result<OwnedFd> {
-            let (pipe, end) = io::pipe()?;
-            let lines = if labels { Lines::labelled(rank) } else { Lines::plain() };
-            sources.push(Source { pipe, lines, to });
-            Ok(end.into())
-        };
-        // The first rank's lines are what a reader wants; it takes them without labels.
-        let out = match reader.take() {
-            Some(reader) => stream(Target::Reader(reader), false),
-            None => stream(Target::Stream(Stream::Out), labels),
-        };
-        let pair = out.and_then(|out| Ok((out, stream(Target::Stream(Stream::Err), labels)?)));
-        ends.push(pair.map_err(|error| refused(&job, "make pipes for the output", error))?);
+        // The first rank's lines are what a reader wants.
+        let (two, pair) =
+            pipes(rank, labels, reader.take()).map_err(|error| refused(&job, "make pipes for the output", error))?;
+        sources.extend(two);
+        ends.push(pair);
     }
     let relay = Relay::start(sources).map_err(|error| refused(&job, "start the output thread", error))?;
 
@@ -83,6 +73,7 @@ pub fn run(mut job: Job) -> anyhow::Result<u8> {
         began_at: control::now(),
         time_limit: job.timeout.and_then(|limit| Some((began.checked_add(limit)?, limit))),
         grace: job.grace,
+        restart: job.restart,
         asked: None,
         failure: None,
         code: None,
@@ -95,22 +86,20 @@ pub fn run(mut job: Job) -> anyhow::Result<u8> {
     };
     let nothing = File::open("/dev/null").map_err(|error| refused(&job, "open /dev/null", error))?;
     let mut failure = None;
-    for (rank, (out, err)) in (0..).zip(ends) {
-        // A rank is in the background of its terminal, where reading would stop it.
-        let reads = rank == 0 && !io::stdin().is_terminal();
-        let stdin = if reads { rustix::stdio::stdin() } else { nothing.as_fd() };
-        match Rank::start(&job, &meeting, rank, stdin, out, err) {
+    let starter = Starter { job, meeting, nothing, labels };
+    for (rank, ends) in (0..).zip(ends) {
+        match starter.start(rank, ends) {
             Ok(started) => launcher.ranks.push(started),
             Err(error) => {
-                failure = Some(refused(&job, &format!("start rank {rank}"), error));
+                failure = Some(refused(&starter.job, &format!("start rank {rank}"), error));
                 launcher.code = Some(2);
                 launcher.kill_at = Some(Instant::now());
                 break;
             }
         }
     }
-    launcher.drive()?;
-    drop(meeting);
+    launcher.drive(&starter)?;
+    drop(starter);
     launcher.end_orphans(&strangers)?;
     let code = launcher.finish_output()?;
     failure.map_or(Ok(code), |failure| Err(failure.into()))
@@ -134,6 +123,8 @@ struct Launcher {
     began_at: Duration,
     time_limit: Option<(Instant, Duration)>,
     grace: Duration,
+    /// How often a rank that fails is started again.
+    restart: u32,
     /// The last signal that asked the ranks to end, and when it was passed on.
     asked: Option<(Signal, Instant)>,
     /// A rank has failed, but it is not decided yet which one did so first.
@@ -164,8 +155,9 @@ struct Failure {
 
 impl Launcher {
     /// Runs until all supervisors have ended.
-    fn drive(&mut self) -> io::Result<()> {
+    fn drive(&mut self, starter: &Starter) -> io::Result<()> {
         loop {
+            self.start_again(starter);
             self.judge();
             self.keep_time();
             if self.ranks.iter().all(|rank| rank.control.is_none()) {
@@ -218,19 +210,73 @@ impl Launcher {
         Ok(())
     }
 
+    /// Starts ranks again that have failed, when nothing of them is left.
+    fn start_again(&mut self, starter: &Starter) {
+        for index in 0..self.ranks.len() {
+            let rank = &self.ranks[index];
+            let Some((ending, _)) = rank.ending else { continue };
+            if rank.control.is_some() || !self.is_to_start_again(index) {
+                continue;
+            }
+            let restarted = rank.restarted + 1;
+            let how = match ending {
+                Ending::Told(Event::Signaled(signal)) => format!("was killed by signal {signal}"),
+                ending => ending.describe(&self.path),
+            };
+            let started = pipes(index as u32, starter.labels, None)
+                .and_then(|(sources, ends)| Ok((sources, starter.start(index as u32, ends)?)));
+            match started {
+                Ok((sources, started)) => {
+                    let text = format!("rank {index} {how}; started again ({restarted} of {})", self.restart);
+                    self.relay.add(&text, sources);
+                    self.ranks[index] = started;
+                    self.ranks[index].restarted = restarted;
+                }
+                Err(error) => {
+                    let doing = format!("start rank {index} again");
+                    self.relay.say(&refused(&starter.job, &doing, error).to_string());
+                    // Its failure counts.
+                    self.restart = 0;
+                }
+            }
+        }
+    }
+
+    /// Whether a rank that has ended will be started again: it failed, not too often yet, nobody wants the run to end, and
+    /// there are others for it to rejoin.
+    fn is_to_start_again(&self, index: usize) -> bool {
+        let fails = |rank: &Rank| {
+            rank.restarted < self.restart && rank.ending.is_some_and(|(ending, _)| ending.can_start_again())
+        };
+        let ending = self.code.is_some() || self.failure.is_some() || self.kill_at.is_some() || self.asked.is_some();
+        let others = || self.ranks.iter().enumerate().filter(|(other, _)| *other != index);
+        let alone = || self.ranks.len() > 1 && others().all(|(_, rank)| rank.ending.is_some() && !fails(rank));
+        fails(&self.ranks[index]) && !ending && !alone()
+    }
+
+    /// How a rank has ended for good.
+    fn ending(&self, index: usize) -> Option<(Ending, Duration)> {
+        self.ranks[index].ending.filter(|_| !self.is_to_start_again(index))
+    }
+
+    /// The endings of all ranks, as far as they are final.
+    fn endings(&self) -> Vec<Option<(Ending, Duration)>> {
+        (0..self.ranks.len()).map(|index| self.ending(index)).collect()
+    }
+
     /// Has the others ended when one fails, and decides who failed first.
     fn judge(&mut self) {
-        let all_ended = self.ranks.iter().all(|rank| rank.ending.is_some());
+        let endings = self.endings();
+        let all_ended = endings.iter().all(Option::is_some);
         if all_ended {
             self.abandon_at.get_or_insert_with(|| Instant::now() + self.grace + ABANDON);
         }
         if self.code.is_some() {
             return;
         }
-        let endings = self.ranks.iter().map(|rank| rank.ending);
-        let Some((index, ending, at)) = first_failure(endings, self.killed_at) else { return };
+        let others = endings.iter().filter(|ending| ending.is_none()).count();
+        let Some((index, ending, at)) = first_failure(endings.into_iter(), self.killed_at) else { return };
         if self.failure.is_none() {
-            let others = self.ranks.iter().filter(|rank| rank.ending.is_none()).count();
             self.failure = Some(Failure { judge_at: Instant::now() + SETTLE, others });
             self.end_others();
         }
@@ -266,7 +312,7 @@ impl Launcher {
             && now >= at
         {
             let running: Vec<u32> =
-                (0..).zip(&self.ranks).filter(|(_, rank)| rank.ending.is_none()).map(|(index, _)| index).collect();
+                (0..).zip(self.endings()).filter(|(_, ending)| ending.is_none()).map(|(index, _)| index).collect();
             if running.is_empty() {
                 self.time_limit = None;
             } else {

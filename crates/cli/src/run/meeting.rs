@@ -2,9 +2,10 @@
 
 use std::io::{self, PipeReader, Write};
 use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
 
 use anyhow::Context;
-use fulmen::parts::fabric::bootstrap::{Coordinator, Options, Secret, Serving};
+use fulmen::parts::fabric::bootstrap::{Coordinator, Heartbeat, Options, Secret, Serving};
 
 use super::RunError;
 use super::control::limit_of;
@@ -16,9 +17,9 @@ pub struct Meeting {
 }
 
 impl Meeting {
-    /// Opens a meeting of `size` ranks on a free port of the loopback interface.
-    pub fn open(size: u32) -> anyhow::Result<Meeting> {
-        Meeting::try_open(size).map_err(|error| {
+    /// Opens a meeting of `size` ranks on a free port of the loopback interface. A rank that is silent for so long is lost.
+    pub fn open(size: u32, silence: Duration) -> anyhow::Result<Meeting> {
+        Meeting::try_open(size, silence).map_err(|error| {
             // A limit of the system says how to raise it, wherever it was hit.
             let cause = error.chain().find_map(|cause| cause.downcast_ref::<io::Error>());
             match cause.and_then(limit_of) {
@@ -28,11 +29,12 @@ impl Meeting {
         })
     }
 
-    fn try_open(size: u32) -> anyhow::Result<Meeting> {
+    fn try_open(size: u32, silence: Duration) -> anyhow::Result<Meeting> {
         let secret = Secret::generate()?;
         let hex = secret.to_hex();
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let coordinator = Coordinator::bind(address, size, secret, Options::default())
+        let heartbeat = Heartbeat { every: Heartbeat::default().every.min(silence / 5), silence };
+        let coordinator = Coordinator::bind(address, size, secret, Options { heartbeat, ..Options::default() })
             .context("cannot open the coordinator of the run")?;
         Ok(Meeting { serving: coordinator.serve()?, secret: hex })
     }

@@ -14,6 +14,7 @@ mod rank;
 mod relay;
 mod signals;
 mod start;
+mod starter;
 mod supervise;
 mod verdict;
 
@@ -24,6 +25,7 @@ use std::time::Duration;
 use std::{io, iter};
 
 use anyhow::Context;
+use fulmen::parts::fabric::bootstrap::Heartbeat;
 use fulmen::parts::soft;
 use rustix::process::{Resource, getrlimit};
 
@@ -40,6 +42,9 @@ pub const START: &str = "__start";
 /// The time between SIGTERM and SIGKILL for ranks that are this program.
 const GRACE: Duration = Duration::from_secs(2);
 
+/// The shortest silence that can be asked for.
+const SHORTEST_SILENCE: Duration = Duration::from_millis(100);
+
 /// Most ranks of one run.
 const MAX_RANKS: u32 = 1024;
 
@@ -51,6 +56,9 @@ const MAX_RANKS: u32 = 1024;
 /// Output is shown line by line, with the rank in front. Signals (HUP, INT, QUIT, TERM, USR1, USR2, TSTP, CONT) are passed on
 /// to each rank's process group once. When a rank fails, the others get SIGTERM, and SIGKILL after the grace time; the same
 /// is done with processes that a rank leaves behind when its program ends. When this command is killed, its ranks are too.
+///
+/// With --restart, a rank that fails is started again under its number while others run: they go on with it once they call
+/// `rejoin`. The run fails only when a rank fails more often than that.
 ///
 /// Exit code: 0 when all ranks succeed, else that of the rank that failed first (128 + signal for a signal), 124 when the
 /// time is up, 127 and 126 for a program that is not found or cannot be executed, 2 for other bad input.
@@ -68,6 +76,19 @@ pub struct Args {
     /// The time between SIGTERM and SIGKILL.
     #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true, default_value = "2")]
     grace: Duration,
+    /// Start a rank that fails again, up to so many times, instead of ending the others.
+    #[arg(long, value_name = "TIMES", default_value = "0", allow_negative_numbers = true)]
+    restart: u32,
+    /// How long a rank may be stopped, or have no processor, before the others take it for lost; at least 0.1.
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        value_parser = silence,
+        allow_negative_numbers = true,
+        env = "FULMEN_SILENCE",
+        default_value = "10"
+    )]
+    silence: Duration,
     /// Pass the ranks' output on without labels and without changing a byte.
     #[arg(long)]
     no_labels: bool,
@@ -86,6 +107,10 @@ pub struct Job {
     pub timeout: Option<Duration>,
     /// The time between SIGTERM and SIGKILL.
     pub grace: Duration,
+    /// How often a rank that fails is started again.
+    pub restart: u32,
+    /// How long a rank may be silent before it counts as lost.
+    pub silence: Duration,
     /// The file to execute.
     pub path: PathBuf,
     /// The program's name and its arguments.
@@ -118,7 +143,19 @@ impl Job {
         let path = processes::own_program().context("cannot find the file of this program")?;
         let verbose = iter::repeat_n(OsString::from("-v"), verbose.into());
         let program = iter::once(OsString::from("fulmen")).chain(verbose).chain(args).collect();
-        Ok(Job { ranks, profile, timeout: None, grace: GRACE, path, program, env: Vec::new(), output })
+        let silence = Heartbeat::default().silence;
+        Ok(Job {
+            ranks,
+            profile,
+            timeout: None,
+            grace: GRACE,
+            restart: 0,
+            silence,
+            path,
+            program,
+            env: Vec::new(),
+            output,
+        })
     }
 
     /// Runs the ranks until all have ended, and gives the exit code.
@@ -220,16 +257,17 @@ impl RunError {
 /// Runs the ranks until all have ended.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let path = program::find(&args.program[0])?;
-    let Args { ranks, profile, timeout, grace, no_labels, program } = args;
+    let Args { ranks, profile, timeout, grace, restart, silence, no_labels, program } = args;
     let output = if no_labels { Output::Plain } else { Output::Labelled };
-    let code = Job { ranks, profile, timeout, grace, path, program, env: Vec::new(), output }.run()?;
-    Ok(ExitCode::from(code))
+    let job = Job { ranks, profile, timeout, grace, restart, silence, path, program, env: Vec::new(), output };
+    Ok(ExitCode::from(job.run()?))
 }
 
 /// Refuses a run that would fail half way for want of descriptors.
 fn check_descriptors(ranks: u32) -> Result<(), RunError> {
-    // A rank takes its control socket, two pipes and its connection to the coordinator; the rest is for the launcher.
-    let needed = 4 * u64::from(ranks) + 32;
+    // A rank takes its control socket, two pipes, its connection to the coordinator and the watch over its process; the rest
+    // is for the launcher.
+    let needed = 5 * u64::from(ranks) + 32;
     match getrlimit(Resource::Nofile).current {
         Some(limit) if limit < needed => Err(RunError::Descriptors { ranks, needed, limit }),
         _ => Ok(()),
@@ -259,6 +297,16 @@ pub fn positive_seconds(text: &str) -> Result<Duration, String> {
         Duration::ZERO => Err("give more than 0 seconds, or leave the option out for no limit".to_string()),
         time => Ok(time),
     })
+}
+
+/// Reads how long a rank may be silent.
+fn silence(text: &str) -> Result<Duration, String> {
+    match seconds(text)? {
+        time if time < SHORTEST_SILENCE => {
+            Err("give at least 0.1 seconds: a busy rank is silent for a moment".to_string())
+        }
+        time => Ok(time),
+    }
 }
 
 #[cfg(test)]

@@ -19,6 +19,8 @@ pub struct Rank {
     pub control: Option<UnixStream>,
     /// How the rank ended, and when (`control::now`).
     pub ending: Option<(Ending, Duration)>,
+    /// How often it was started again.
+    pub restarted: u32,
     reports: Reports,
 }
 
@@ -72,7 +74,9 @@ impl Rank {
                 supervisor.wait()?;
                 Err(error)
             }
-            _ => Ok(Rank { supervisor, control: Some(control), reports: Reports::default(), ending: None }),
+            _ => {
+                Ok(Rank { supervisor, control: Some(control), ending: None, restarted: 0, reports: Reports::default() })
+            }
         }
     }
 

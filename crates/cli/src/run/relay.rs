@@ -4,6 +4,7 @@
 //! launcher, which has signals and time limits to serve. The launcher's own messages go through it too, for the same reason.
 
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -42,6 +43,8 @@ pub struct Source {
 
 /// The running relay.
 pub struct Relay {
+    /// Sources that the thread has not seen yet.
+    added: Arc<Mutex<Vec<Source>>>,
     messages: Option<PipeWriter>,
     ended: PipeReader,
     thread: thread::JoinHandle<io::Result<()>>,
@@ -54,12 +57,21 @@ impl Relay {
         // A launcher that waited for its messages to be read could be held up by the reader of standard error after all.
         rustix::fs::fcntl_setfl(&messages, rustix::fs::OFlags::NONBLOCK)?;
         let (ended, end) = io::pipe()?;
+        let added = Arc::new(Mutex::new(sources));
+        let sources = added.clone();
         let thread = thread::Builder::new().name("output".to_string()).spawn(move || {
-            let result = relay(pipe, sources);
+            let result = relay(pipe, &sources);
             drop(end);
             result
         })?;
-        Ok(Relay { messages: Some(messages), ended, thread })
+        Ok(Relay { added, messages: Some(messages), ended, thread })
+    }
+
+    /// Passes on what these give too, and shows a message first.
+    pub fn add(&mut self, text: &str, sources: impl IntoIterator<Item = Source>) {
+        self.added.lock().unwrap_or_else(PoisonError::into_inner).extend(sources);
+        // The message wakes the thread. One that cannot be told now has other messages to read, and wakes for those.
+        self.say(text);
     }
 
     /// Shows a message of the launcher, between the ranks' lines.
@@ -96,9 +108,12 @@ struct Worker {
 }
 
 /// Passes on until the launcher's messages have ended; then what is left in the ranks' pipes.
-fn relay(mut messages: PipeReader, mut sources: Vec<Source>) -> io::Result<()> {
+fn relay(mut messages: PipeReader, added: &Mutex<Vec<Source>>) -> io::Result<()> {
+    let take = |sources: &mut Vec<Source>| sources.append(&mut added.lock().unwrap_or_else(PoisonError::into_inner));
+    let mut sources = Vec::new();
     let mut worker = Worker { buffer: vec![0; CHUNK], out: Vec::new(), closed: Vec::new(), result: Ok(()) };
     loop {
+        take(&mut sources);
         let pipes = || sources.iter().map(|source| &source.pipe);
         let ready = readable(pipes().chain([&messages]), None)?;
         for index in (0..sources.len()).rev().filter(|&index| ready[index]) {
@@ -118,6 +133,7 @@ fn relay(mut messages: PipeReader, mut sources: Vec<Source>) -> io::Result<()> {
             }
         }
     }
+    take(&mut sources);
     for source in &mut sources {
         let mut rest = REST / CHUNK;
         while rest > 0 && readable([&source.pipe].into_iter(), Some(&Timespec::default()))? == [true] {

@@ -36,6 +36,11 @@ impl Ending {
         }
     }
 
+    /// Whether a rank that ended so can be started again: its program ran, failed, and left nothing behind.
+    pub fn can_start_again(self) -> bool {
+        matches!(self, Ending::Told(Event::Exited(_) | Event::Signaled(_))) && !self.is_success()
+    }
+
     /// The code that a shell would give.
     pub fn exit_code(self) -> u8 {
         match self {
@@ -132,6 +137,8 @@ mod tests {
         assert_eq!(Ending::Told(Event::NotExecuted(8)).exit_code(), 126);
         assert!(Ending::Told(Event::Exited(0)).is_success());
         assert!(!Ending::Told(Event::Exited(256)).is_success());
+        assert!(Ending::Told(Event::Signaled(9)).can_start_again() && Ending::Told(Event::Exited(1)).can_start_again());
+        assert!(!Ending::Told(Event::Exited(0)).can_start_again() && !Ending::Lost(9).can_start_again());
     }
 
     #[test]

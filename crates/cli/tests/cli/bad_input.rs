@@ -36,6 +36,8 @@ fn wrong_arguments() {
         (&["run", "-n", "2", "--timeout", "0", "true"], &["more than 0"]),
         (&["run", "-n", "2", "--timeout", "soon", "true"], &["soon", "seconds"]),
         (&["run", "-n", "2", "--grace", "-1", "true"], &["'-1'", "--grace", "seconds"]),
+        (&["run", "-n", "2", "--silence", "0", "true"], &["at least 0.1"]),
+        (&["run", "-n", "2", "--restart", "-1", "true"], &["'-1'", "--restart"]),
         (&["run", "-n", "2", "--tiemout", "5", "true"], &["--tiemout", "--timeout"]),
         (&["bench"], &["<OP>"]),
         (&["bench", "all-redcue"], &["all-redcue", "all-reduce"]),
@@ -98,7 +100,7 @@ fn a_program_in_path_without_permission_is_told_from_a_missing_one() {
 #[test]
 fn too_few_descriptors() {
     let ended = shell("ulimit -n 40; exec \"$FULMEN\" run -n 100 true").end();
-    refused(&ended, 2, &["100 ranks", "limit is 40", "ulimit -n 432"]);
+    refused(&ended, 2, &["100 ranks", "limit is 40", "ulimit -n 532"]);
 }
 
 #[test]

@@ -11,5 +11,6 @@ mod environment;
 mod kill;
 mod meet;
 mod output;
+mod restart;
 mod signals;
 mod support;

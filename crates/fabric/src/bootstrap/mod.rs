@@ -63,6 +63,9 @@
 mod connection;
 mod coordinator;
 mod error;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod greeting;
 mod message;
 mod peer;
@@ -71,6 +74,8 @@ mod reader;
 mod secret;
 mod server;
 mod session;
+#[cfg(test)]
+mod tests;
 mod wire;
 pub mod world;
 

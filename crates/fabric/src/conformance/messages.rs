@@ -147,8 +147,8 @@ fn long_both_ways(seat: &mut Seat<'_>) -> Outcome {
         let into = seat.pooled(len)?;
         let receive = seat.start_recv(other, tag, &into)?;
         let send = seat.start_send(other, tag, &data)?;
-        ensure_eq!(send.wait(PATIENCE)?, len, "the bytes sent");
-        ensure_eq!(receive.wait(PATIENCE)?, len, "the bytes received");
+        ensure_eq!(send.wait(PATIENCE)?, len as u64, "the bytes sent");
+        ensure_eq!(receive.wait(PATIENCE)?, len as u64, "the bytes received");
         pattern::check(&into, u64::from(other), "the message")?;
     }
     Ok(())
@@ -173,7 +173,7 @@ fn all_to_all(seat: &mut Seat<'_>) -> Outcome {
             receives.push((seed, into.clone(), seat.start_recv(other, round, &into)?));
         }
         for (seed, into, receive) in receives {
-            ensure_eq!(receive.wait(PATIENCE)?, into.len(), "the message's length");
+            ensure_eq!(receive.wait(PATIENCE)?, into.len() as u64, "the message's length");
             pattern::check(&into, seed, "the message")?;
         }
         for send in sends {
@@ -309,7 +309,7 @@ fn while_computing(seat: &mut Seat<'_>) -> Outcome {
             memory.read(len - 1, &mut last);
             last[0] == 8
         })?;
-        ensure_eq!(receive.wait(PATIENCE)?, len, "the message's length");
+        ensure_eq!(receive.wait(PATIENCE)?, len as u64, "the message's length");
         pattern::check_all(&memory, 8, "the message")?;
         seat.meet()
     } else {
@@ -317,7 +317,7 @@ fn while_computing(seat: &mut Seat<'_>) -> Outcome {
         memory.fill(0..len, 8);
         let send = seat.start_send(1, 1, &memory)?;
         seat.meet()?;
-        ensure_eq!(send.wait(PATIENCE)?, len, "the bytes sent");
+        ensure_eq!(send.wait(PATIENCE)?, len as u64, "the bytes sent");
         Ok(())
     }
 }

@@ -12,6 +12,7 @@ use crate::FabricError;
 pub(super) const CASES: &[Case] = &[
     Case::new("order: tags are kept apart, and each in its order", 2, tags),
     Case::new("order: messages of one tag that go different ways", 2, ways),
+    Case::new("order: the same with few credits", 2, ways).narrow(),
     Case::new("order: receives of one tag are filled in the order in which they were posted", 2, receives),
     Case::new("order: one early message of each tag finds its receive", 2, early),
     Case::new("bounds: a sender whom nobody receives from is held, and goes on", 2, unexpected).narrow(),
@@ -77,7 +78,7 @@ fn receives(seat: &mut Seat<'_>) -> Outcome {
         }
         seat.meet()?;
         for (number, (into, receive)) in (0..).zip(posted) {
-            let len = receive.wait(PATIENCE)?;
+            let len = receive.wait(PATIENCE)? as usize;
             ensure_eq!(len, 10 + 900 * number as usize, "the length that receive {number} got");
             pattern::check(&into.slice(0..len), number, &format!("receive {number}"))?;
         }
@@ -193,7 +194,7 @@ fn handles(seat: &mut Seat<'_>) -> Outcome {
     }
     while !operations.is_empty() {
         let (operation, number, into) = operations.swap_remove(numbers.below(operations.len()));
-        ensure_eq!(operation.wait(PATIENCE)?, len(number), "the bytes of operation {number}");
+        ensure_eq!(operation.wait(PATIENCE)?, len(number) as u64, "the bytes of operation {number}");
         if let Some(into) = into {
             pattern::check(&into, number, "the message")?;
         }
@@ -218,7 +219,7 @@ fn test(seat: &mut Seat<'_>) -> Outcome {
             outcome = receive.test();
             outcome.is_some()
         })?;
-        ensure_eq!(outcome.transpose()?, Some(len), "the message's length");
+        ensure_eq!(outcome.transpose()?, Some(len as u64), "the message's length");
         pattern::check(&memory, 4, "the message")?;
     }
     Ok(())

@@ -1,9 +1,10 @@
 //! What carries a fabric: memory that ranks share, or devices.
 
+mod check;
 pub(crate) mod device;
 pub(crate) mod reach;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fulmen_memory::Exposed;
 
@@ -17,6 +18,9 @@ pub(crate) trait Parker: Send + Sync {
 
     /// Wakes all threads of this rank that are parked.
     fn wake(&self);
+
+    /// Lets go of what belongs to a device, for good. Threads may be parked; they and later ones return early.
+    fn close(&self) {}
 }
 
 /// One end of what carries the frames of one link. Its methods are called with the link locked, by whichever thread of
@@ -46,6 +50,16 @@ pub(crate) trait Wire: Send {
         true
     }
 
+    /// When it is to be pumped at the latest although nothing comes: something is to be sent again, or answered, then.
+    fn deadline(&self) -> Option<Instant> {
+        None
+    }
+
+    /// Whether the peer relies on answers of this rank at any time, so that somebody has to listen always.
+    fn is_demanding(&self) -> bool {
+        false
+    }
+
     /// Whether the peer has severed its end, and so no longer keeps the memory that it offered: what was copied out of
     /// it before the call is only good if this is false.
     fn is_given_up(&self) -> bool {
@@ -55,6 +69,32 @@ pub(crate) trait Wire: Send {
     /// Lets go of all memory, for good, and lets the peer see it: said before the link is severed, whose operations then
     /// give theirs back.
     fn sever(&mut self) {}
+}
+
+/// What takes the place of a wire when its generation has ended: all that the wire held is gone.
+pub(crate) struct Retired;
+
+impl Wire for Retired {
+    fn pump(&mut self, _link: &mut Link, _lent: &mut Lent<'_>) -> Result<bool, Broken> {
+        Ok(false)
+    }
+
+    fn push(&mut self, _header: &[u8; PREFIX], _payload: &[u8]) -> Result<bool, Broken> {
+        Ok(false)
+    }
+
+    fn source(&self, memory: Exposed) -> Source {
+        Source::Memory(memory)
+    }
+
+    fn target(&self, memory: Exposed) -> Target {
+        Target::Memory { memory, direct: false }
+    }
+
+    /// A copy that was under way when the generation ended brought anything.
+    fn is_given_up(&self) -> bool {
+        true
+    }
 }
 
 /// Why a wire is of no use any more.

@@ -2,7 +2,8 @@
 //!
 //! Each rank has one *control region*, which all others map. It begins with the rank's doorbell; then come one word for
 //! each rank, which its owner sets when it *gives up* its link to that rank, and as many rings as there are ranks, by the
-//! rank that writes into them. A ring has room for all frames that credits allow.
+//! rank that writes into them. A ring has room for all frames that credits allow. Last comes its area for one-sided
+//! operations.
 //!
 //! A receiver copies out of memory that its sender offered and keeps until it hears of the end. A sender that does not
 //! wait any longer (it takes the receiver for lost, since it has been stopped for long) sets the word before the memory
@@ -17,9 +18,12 @@ use fulmen_memory::{Exposed, page_size};
 use fulmen_reach::Doorbell;
 use fulmen_reach::ring::{Consumer, INLINE, Layout, Producer, RingError};
 
+use super::check::{self, TRAILER};
 use super::{Broken, Parker, Wire};
-use crate::engine::{Body, Config, Lent, Link, PREFIX, Place, Rendezvous, Source, Target};
+use crate::FabricOptions;
+use crate::engine::{Body, Config, Lent, Link, PREFIX, Place, Rendezvous, Source, Target, checksum};
 use crate::map::Neighbours;
+use crate::onesided;
 use crate::options::Flow;
 
 /// Where the doorbell is in a control region.
@@ -30,14 +34,14 @@ const GIVEN_UP: usize = 128;
 const SLOT: usize = 64;
 
 /// How a link over shared memory is set up.
-pub(crate) fn config(flow: &Flow) -> Config {
+pub(crate) fn config(flow: &Flow, verify: bool) -> Config {
     let Flow { frame, credits, unexpected, .. } = *flow;
     Config {
-        frame: frame as usize,
+        frame: frame as usize - if verify { TRAILER } else { 0 },
         credits,
         unexpected,
         rendezvous: Rendezvous::Mapped,
-        verify: false,
+        verify,
         #[cfg(feature = "planted-bugs")]
         planted: None,
     }
@@ -45,7 +49,7 @@ pub(crate) fn config(flow: &Flow) -> Config {
 
 /// A ring for the frames that credits allow, and the short Credit frames that need none.
 fn ring(flow: &Flow) -> Layout {
-    let config = config(flow);
+    let config = config(flow, false);
     let per_frame = (config.frame + SLOT - INLINE).div_ceil(SLOT) * SLOT;
     let credits = usize::from(config.credits);
     Layout::new(credits * per_frame + (config.receive_buffers() - credits) * SLOT)
@@ -56,9 +60,20 @@ fn rings(size: u32) -> usize {
     (GIVEN_UP + size as usize * size_of::<u32>()).next_multiple_of(128)
 }
 
+/// Where the area for one-sided operations begins.
+fn onesided(size: u32, flow: &Flow) -> usize {
+    (rings(size) + size as usize * ring(flow).size()).next_multiple_of(128)
+}
+
 /// Bytes of a control region.
 pub(crate) fn control_len(size: u32, flow: &Flow) -> usize {
-    (rings(size) + size as usize * ring(flow).size()).next_multiple_of(page_size())
+    (onesided(size, flow) + onesided::AREA).next_multiple_of(page_size())
+}
+
+/// The area of a control region for one-sided operations.
+pub(crate) fn onesided_area(control: &Exposed, size: u32, flow: &Flow) -> Exposed {
+    let at = onesided(size, flow);
+    control.slice(at..at + onesided::AREA)
 }
 
 /// The word of a control region for the link to `rank`.
@@ -96,6 +111,8 @@ pub(crate) struct ReachWire {
     peer_gave_up: Exposed,
     neighbours: Arc<Neighbours>,
     rendezvous: usize,
+    /// Whether frames carry checksums.
+    verify: bool,
 }
 
 impl ReachWire {
@@ -104,9 +121,10 @@ impl ReachWire {
         size: u32,
         (rank, own): (u32, &Exposed),
         (peer, theirs): (u32, &Exposed),
-        flow: &Flow,
+        options: &FabricOptions,
         neighbours: Arc<Neighbours>,
     ) -> Result<ReachWire, RingError> {
+        let flow = &options.flow;
         let (first, len) = (rings(size), ring(flow).size());
         let ring = |control: &Exposed, writer: u32| {
             let at = first + writer as usize * len;
@@ -120,6 +138,7 @@ impl ReachWire {
             peer_gave_up: given_up(theirs, rank),
             neighbours,
             rendezvous: usize::try_from(flow.rendezvous).unwrap_or(usize::MAX),
+            verify: options.verify_data,
         })
     }
 }
@@ -131,7 +150,11 @@ impl Wire for ReachWire {
         // Looked at before the frames, so that all that came before are taken.
         let over = self.is_given_up();
         while let Some(frame) = self.incoming.peek()? {
-            link.receive(&frame, lent)?;
+            if self.verify {
+                link.receive(&check::strip(&frame)?, lent)?;
+            } else {
+                link.receive(&frame, lent)?;
+            }
             frame.release();
             moved = true;
         }
@@ -145,14 +168,34 @@ impl Wire for ReachWire {
                 Body::Packed => link.packed().len(),
                 Body::Memory(_, range) | Body::Lent(_, range) => range.len(),
             };
-            let Some(mut room) = self.outgoing.reserve(header.len() + body)? else { break };
+            let trailer = if self.verify { TRAILER } else { 0 };
+            let Some(mut room) = self.outgoing.reserve(header.len() + body + trailer)? else { break };
             room.write(header);
+            let mut crc = if self.verify { checksum::append(0, header, 0) } else { 0 };
             match &frame.body {
                 Body::Empty => {}
-                Body::Packed => room.write(link.packed()),
-                Body::Memory(op, range) => room.copy_from(&link.memory(*op).slice(range.clone())),
-                Body::Lent(op, range) => room.write(&lent.source(*op).expect("the lender is here")[range.clone()]),
+                Body::Packed => {
+                    room.write(link.packed());
+                    if self.verify {
+                        crc = checksum::append(crc, link.packed(), 0);
+                    }
+                }
+                Body::Memory(op, range) => {
+                    let memory = link.memory(*op).slice(range.clone());
+                    room.copy_from(&memory);
+                    if self.verify {
+                        crc = checksum::append(crc, &memory, 0);
+                    }
+                }
+                Body::Lent(op, range) => {
+                    let bytes = &lent.source(*op).expect("the lender is here")[range.clone()];
+                    room.write(bytes);
+                    if self.verify {
+                        crc = checksum::append(crc, bytes, 0);
+                    }
+                }
             }
+            room.write(&crc.to_le_bytes()[..trailer]);
             room.publish();
             link.transmitted(&frame);
             // At once, so that the peer takes the first frames while the next are made.
@@ -167,7 +210,12 @@ impl Wire for ReachWire {
         if self.is_given_up() {
             return Err(given_up_by_peer());
         }
-        let pushed = self.outgoing.try_push(&[header, payload])?;
+        let pushed = if self.verify {
+            let crc = checksum::append(checksum::append(0, header.as_slice(), 0), payload, 0);
+            self.outgoing.try_push(&[header, payload, &crc.to_le_bytes()])?
+        } else {
+            self.outgoing.try_push(&[header, payload])?
+        };
         if pushed {
             self.bell.notify();
         }
@@ -177,7 +225,7 @@ impl Wire for ReachWire {
     fn source(&self, memory: Exposed) -> Source {
         let place = (memory.len() >= self.rendezvous).then(|| self.neighbours.reference(&memory)).flatten();
         match place {
-            Some(at) => Source::Offered { memory, place: Place { key: at.key, offset: at.offset } },
+            Some(at) => Source::Offered { memory, place: Place { key: at.key, offset: at.offset, ..Place::default() } },
             None => Source::Memory(memory),
         }
     }

@@ -15,11 +15,11 @@
 //! |---|---|---|
 //! | Eager | tag | the whole message |
 //! | EagerFragment | tag; the receiver's operation if flag `MATCHED` | total (u64), offset (u64), the sender's operation (u64), bytes |
-//! | Rts | tag; the receiver's get if flag `MATCHED` | the sender's operation (u64), length (u64), key (u64), offset (u64) |
+//! | Rts | tag; the receiver's get if flag `MATCHED` | the sender's operation (u64), length (u64), key (u64), offset (u64), checksum of the message (u32; 0 if none is verified) |
 //! | Cts | the sender's operation | the receiver's operation (u64), bytes granted so far (u64) |
 //! | Fin | the sender's operation | length (u64) |
 //! | Cancel | the sender's operation | nothing |
-//! | Credit, Bye | 0 | nothing |
+//! | Credit, Bye, Forsake | 0 | nothing |
 //! | Requests | how many | requests, one behind the other |
 //! | Answers | how many | answers: the request's operation (u64), code (u8), value (u64) |
 //! | PutFragment | 0 | total (u64), offset (u64), the put's operation (u64), bytes |
@@ -88,6 +88,7 @@ pub(super) struct RtsBody {
     pub len: U64,
     pub key: U64,
     pub offset: U64,
+    pub checksum: U32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -118,6 +119,7 @@ pub(super) enum Kind {
     Requests = 9,
     Answers = 10,
     PutFragment = 11,
+    Forsake = 12,
 }
 
 impl Kind {
@@ -134,6 +136,7 @@ impl Kind {
             9 => Kind::Requests,
             10 => Kind::Answers,
             11 => Kind::PutFragment,
+            12 => Kind::Forsake,
             kind => return Err(ProtocolError::Kind { kind }),
         })
     }

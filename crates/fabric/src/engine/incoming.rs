@@ -46,7 +46,7 @@ impl Link {
             return Err(ProtocolError::Credits);
         }
         let word = prefix.word.get();
-        if matches!(kind, Kind::Credit | Kind::Cancel | Kind::Bye) {
+        if matches!(kind, Kind::Credit | Kind::Cancel | Kind::Bye | Kind::Forsake) {
             exactly(frame, PREFIX, "a frame with nothing after its header")?;
         }
         let flags_allowed = match kind {
@@ -75,6 +75,7 @@ impl Link {
                 self.left = true;
                 self.end_all(OpError::Left, false);
             }
+            Kind::Forsake => self.on_forsake()?,
             Kind::Credit => {}
         }
         if kind != Kind::Credit {
@@ -249,7 +250,8 @@ impl Link {
         let fields: RtsBody = frame::read(frame, PREFIX, "an Rts")?;
         exactly(frame, PREFIX + size_of::<RtsBody>(), "an Rts")?;
         let (peer_op, len) = (fields.op.get(), fields.len.get());
-        let place = Place { key: fields.key.get(), offset: fields.offset.get() };
+        let (key, offset) = (fields.key.get(), fields.offset.get());
+        let place = Place { key, offset, checksum: fields.checksum.get() };
         if len == 0 {
             return Err(ProtocolError::Malformed { what: "an offer of nothing" });
         }
@@ -298,17 +300,17 @@ impl Link {
         if self.config.rendezvous != super::Rendezvous::Matched {
             return Err(ProtocolError::Malformed { what: "a Cts where the receiver copies" });
         }
+        let ignored = !stream && self.fallback.ignores_grants();
         let (before, sent) = match send.phase {
+            SendPhase::Offered if ignored => return Ok(()),
             SendPhase::Offered => (0, 0),
             SendPhase::Moving { granted, sent, fin: None } if !stream => (granted, sent),
             _ => return Err(WRONG),
         };
         if stream {
             send.phase = SendPhase::Streaming { sent: 0, to: Some(to) };
-            match send.purpose {
-                SendFor::Message { .. } => self.out.push_back(op),
-                SendFor::Put(_) | SendFor::Served { .. } => self.one.data.push_back(op),
-            }
+            // The peer waits for it, so that it does not stand behind messages that nobody may ever ask for.
+            self.one.data.push_back(op);
             return Ok(());
         }
         if granted <= before || granted > memory.len() as u64 {

@@ -2,6 +2,7 @@ use std::collections::VecDeque;
 use std::task::Poll;
 
 use super::exports::Exports;
+use super::fallback::Fallback;
 use super::frame::Status;
 use super::matching::{Unexpected, UnexpectedBody, meets};
 use super::moves::Posting;
@@ -59,6 +60,7 @@ pub(super) enum Control {
     Cts { op: u64, to: OpId, granted: u64, stream: bool },
     Fin { op: u64, status: Status, len: u64 },
     Cancel { op: OpId },
+    Forsake,
 }
 
 /// Where the fragments that come now belong.
@@ -109,6 +111,7 @@ pub struct Link {
     /// The peer has said Bye.
     pub(super) left: bool,
     pub(super) severed: bool,
+    pub(super) fallback: Fallback,
 }
 
 impl Link {
@@ -149,6 +152,7 @@ impl Link {
             closing: false,
             left: false,
             severed: false,
+            fallback: Fallback::default(),
         }
     }
 
@@ -387,9 +391,11 @@ impl Link {
                     outcome = status.outcome(source.len());
                     true
                 }
-                Op::Send(Send { purpose: SendFor::Message { .. }, phase: SendPhase::Streaming { .. }, .. }) => {
-                    sends_of_fragments
-                }
+                Op::Send(Send {
+                    purpose: SendFor::Message { .. },
+                    phase: SendPhase::Streaming { to: None, .. },
+                    ..
+                }) => sends_of_fragments,
                 Op::Send(_) | Op::Atomic(_) => true,
                 Op::Recv(recv) => match recv.phase {
                     RecvPhase::Filling { got, total } => got < total,

@@ -71,16 +71,16 @@ impl Link {
 
     /// Begins to move offered bytes into their target, which has room for them.
     pub(super) fn meet_offer(&mut self, op: OpId, peer_op: u64, len: u64, place: Place) {
-        let rendezvous = self.config.rendezvous;
+        let (rendezvous, moves) = (self.config.rendezvous, self.has_moves());
         let Op::Recv(recv) = self.ops.get(op) else { unreachable!("only receives accept") };
         match (rendezvous, &recv.target) {
             (Rendezvous::Mapped, _) => {
                 recv.phase = RecvPhase::Copying { peer_op, place, len, taken: false };
                 self.copies.push_back(op);
             }
-            (Rendezvous::Matched, Target::Memory { memory, direct: true }) => {
+            (Rendezvous::Matched, Target::Memory { memory, direct: true }) if moves => {
                 let memory = memory.slice(0..len as usize);
-                recv.phase = RecvPhase::Granted { peer_op, granted: 0, len };
+                recv.phase = RecvPhase::Granted { peer_op, granted: 0, len, checksum: place.checksum };
                 self.postings.push_back(Posting::Receive { op, memory });
             }
             (Rendezvous::Matched, _) => {

@@ -48,6 +48,7 @@
 
 pub mod checksum;
 mod exports;
+mod fallback;
 mod frame;
 mod incoming;
 mod link;
@@ -95,7 +96,8 @@ pub struct Config {
     pub unexpected: u64,
     /// How registered messages move.
     pub rendezvous: Rendezvous,
-    /// Whether every frame and every large move carries a checksum.
+    /// Whether every frame and every large message carries a checksum. Frames get theirs from the driver. Memory that others
+    /// may write has none that lasts, so that all bytes of one-sided operations then go in frames.
     pub verify: bool,
     /// A bug that a simulator is to find.
     #[cfg(feature = "planted-bugs")]
@@ -146,6 +148,8 @@ pub struct Place {
     pub key: u64,
     /// The first byte's place in it.
     pub offset: u64,
+    /// What the sender says to be the bytes' checksum, where the link verifies.
+    pub checksum: u32,
 }
 
 /// How an operation failed.

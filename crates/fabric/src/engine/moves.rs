@@ -8,7 +8,7 @@ use fulmen_memory::Exposed;
 use super::frame::Status;
 use super::link::{Control, Lent, Link};
 use super::ops::{Op, OpId, Ops, Recv, RecvFor, RecvPhase, Send, SendPhase, Target};
-use super::{OpError, Place};
+use super::{OpError, Place, checksum};
 
 /// Where a [`struct@Copy`] goes.
 #[derive(Debug)]
@@ -30,6 +30,8 @@ pub struct Copy {
     pub len: u64,
     /// Where they go.
     pub into: Into,
+    /// Their checksum, if they are to be verified.
+    pub checksum: Option<u32>,
 }
 
 /// A move that the driver's device is to make. In the order in which they are given out.
@@ -68,11 +70,12 @@ impl Link {
         let Op::Recv(recv) = self.ops.get(op) else { unreachable!("only receives copy") };
         let RecvPhase::Copying { place, len, taken, .. } = &mut recv.phase else { unreachable!("it is to be copied") };
         *taken = true;
+        let checksum = self.config.verify.then_some(place.checksum);
         let into = match &recv.target {
             Target::Memory { memory, .. } => Into::Memory(memory.slice(0..*len as usize)),
             Target::Lent(_) => Into::Lent,
         };
-        Some(Copy { op, from: *place, len: *len, into })
+        Some(Copy { op, from: *place, len: *len, into, checksum })
     }
 
     /// A copy that was taken has not been begun, and is to be given out again.
@@ -128,7 +131,7 @@ impl Link {
         if !self.ops.is_live(op) {
             return;
         }
-        let Op::Recv(Recv { phase: RecvPhase::Granted { peer_op, granted, len }, .. }) = self.ops.get(op) else {
+        let Op::Recv(Recv { phase: RecvPhase::Granted { peer_op, granted, len, .. }, .. }) = self.ops.get(op) else {
             return;
         };
         assert!(upto > *granted && upto <= *len, "a grant of {upto} after {granted} of {len} bytes");
@@ -136,14 +139,27 @@ impl Link {
         self.control.push_back(Control::Cts { op: *peer_op, to: op, granted: upto, stream: false });
     }
 
-    /// All bytes of this message have come into the memory that was posted for them.
-    pub fn landed(&mut self, op: OpId) {
+    /// All bytes of this message have come into the memory that was posted for them. False if they are verified and wrong:
+    /// the operation goes on, and the driver [gives the channel up](Link::give_up_moves) or severs the link.
+    #[must_use]
+    pub fn landed(&mut self, op: OpId) -> bool {
         if !self.ops.is_live(op) {
-            return;
+            return true;
         }
-        let Op::Recv(Recv { phase: RecvPhase::Granted { peer_op, len, .. }, .. }) = *self.ops.get(op) else { return };
+        let Op::Recv(Recv { phase: RecvPhase::Granted { peer_op, len, checksum, .. }, target, .. }) = self.ops.get(op)
+        else {
+            return true;
+        };
+        let (peer_op, len, checksum) = (*peer_op, *len, *checksum);
+        if let Target::Memory { memory, .. } = target
+            && self.config.verify
+            && checksum::of(&memory.slice(0..len as usize)) != checksum
+        {
+            return false;
+        }
         self.say_fin(op, peer_op, Status::Delivered, len);
         self.finish(op, Ok(len));
+        true
     }
 
     /// The device has sent the first `upto` bytes of this message, and holds their memory no longer.

@@ -191,7 +191,7 @@ pub(super) enum RecvPhase {
     /// Its message is to be copied out of the peer's memory. `taken`: somebody is at it.
     Copying { peer_op: u64, place: Place, len: u64, taken: bool },
     /// The device receives into its target.
-    Granted { peer_op: u64, granted: u64, len: u64 },
+    Granted { peer_op: u64, granted: u64, len: u64, checksum: u32 },
     /// It was given up; the rest of its message is dropped when it comes.
     Discarding { got: u64, total: u64 },
 }

@@ -5,12 +5,12 @@ use std::ops::Range;
 use fulmen_memory::Exposed;
 use zerocopy::{Immutable, IntoBytes};
 
-use super::RESERVE;
 use super::frame::{
     ABORT, CtsBody, FRAGMENT_HEADER, FinBody, FragmentBody, Header, Kind, MATCHED, PREFIX, Prefix, RtsBody, STREAM,
 };
 use super::link::{Control, Lent, Link};
 use super::ops::{Op, OpId, SendFor, SendPhase, Source};
+use super::{RESERVE, checksum};
 
 /// What follows the header of a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,7 +97,8 @@ impl Link {
         if self.closing && self.credits > 0 && idle {
             return Some(self.frame(Kind::Bye, 0, 0, &(), Body::Empty, Step::Bye));
         }
-        self.must_credit().then(|| self.frame(Kind::Credit, 0, 0, &(), Body::Empty, Step::Credit))
+        (self.must_credit() || self.fallback.nudged)
+            .then(|| self.frame(Kind::Credit, 0, 0, &(), Body::Empty, Step::Credit))
     }
 
     /// A frame of one of the queues, each in its turn.
@@ -131,6 +132,7 @@ impl Link {
         if !matches!(frame.step, Step::Credit) {
             self.credits -= 1;
         }
+        self.fallback.nudged = false;
         match frame.step {
             Step::Credit =>
             {
@@ -229,6 +231,7 @@ impl Link {
             Control::Fin { op, status, len } => {
                 self.frame(Kind::Fin, status as u8, op, &FinBody { len: len.into() }, Body::Empty, step)
             }
+            Control::Forsake => self.frame(Kind::Forsake, 0, 0, &(), Body::Empty, step),
             Control::Cancel { op } => self.frame(Kind::Cancel, 0, op.to_u64(), &(), Body::Empty, step),
         }
     }
@@ -239,11 +242,12 @@ impl Link {
         let (purpose, phase, total) = (send.purpose, send.phase, send.source.len());
         match phase {
             SendPhase::Offering => {
-                let Source::Offered { place, .. } = &send.source else {
+                let Source::Offered { memory, place } = &send.source else {
                     unreachable!("only offered memory is offered")
                 };
                 let (key, offset) = (place.key.into(), place.offset.into());
-                let body = RtsBody { op: op.to_u64().into(), len: total.into(), key, offset };
+                let checksum = if self.config.verify { checksum::of(memory).into() } else { 0.into() };
+                let body = RtsBody { op: op.to_u64().into(), len: total.into(), key, offset, checksum };
                 let (flags, word) = match purpose {
                     SendFor::Message { tag } => (0, tag),
                     SendFor::Served { to } => (MATCHED, to),

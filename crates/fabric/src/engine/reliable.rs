@@ -193,6 +193,12 @@ impl Reliable {
         self.unacked
     }
 
+    /// Whether the peer has a frame that is not a future one.
+    #[must_use]
+    pub fn has_acknowledged(&self, sequence: u32) -> bool {
+        self.unacked.wrapping_sub(sequence).wrapping_sub(1) <= u32::MAX / 2
+    }
+
     /// The number of the next new frame.
     #[must_use]
     pub fn next(&self) -> u32 {
@@ -377,6 +383,12 @@ impl Reliable {
     pub fn deadline(&self) -> Option<Duration> {
         let answer = if self.urgent { Some(Duration::ZERO) } else { self.answer_at };
         [answer, self.timer].into_iter().flatten().min()
+    }
+
+    /// When [`Reliable::due`] is to be asked again.
+    #[must_use]
+    pub fn resend_at(&self) -> Option<Duration> {
+        self.timer
     }
 
     /// Whether nothing was acknowledged for longer than [`ReliableConfig::patience`]: the link is of no use any more. To be

@@ -9,7 +9,8 @@ use std::thread;
 use std::time::Duration;
 
 use fulmen_fabric::bootstrap::{
-    Coordinator, Event, Heartbeat, JoinConfig, JoinError, Options, PROTOCOL_VERSION, Refusal, Secret, Serving, Session,
+    Coordinator, Event, Heartbeat, JoinConfig, JoinError, Options, PROTOCOL_VERSION, Refusal, Regroup, RegroupError,
+    Secret, Serving, Session, SessionError,
 };
 use fulmen_fabric::launch::Launch;
 
@@ -158,17 +159,20 @@ pub struct Raw {
 
 impl Raw {
     pub fn greet(world: &World) -> Raw {
-        let mut stream = world.connect();
+        Raw::greet_at(world.connect(), &world.secret)
+    }
+
+    fn greet_at(mut stream: TcpStream, secret: &Secret) -> Raw {
         let nonce = [3; 32];
         stream.write_all(&hello(PROTOCOL_VERSION, 0, &nonce)).unwrap();
         let mut theirs = [0; 40];
         stream.read_exact(&mut theirs).unwrap();
         assert_eq!(theirs[..8], hello(PROTOCOL_VERSION, 0, &nonce)[..8]);
-        stream.write_all(&proof(&world.secret, b"fulmen bootstrap rank", &nonce, &theirs[8..])).unwrap();
+        stream.write_all(&proof(secret, b"fulmen bootstrap rank", &nonce, &theirs[8..])).unwrap();
         let mut answer = [0; 34];
         stream.read_exact(&mut answer).unwrap();
         assert_eq!(answer[..2], [0, 0]);
-        assert_eq!(answer[2..], proof(&world.secret, b"fulmen bootstrap coordinator", &nonce, &theirs[8..]));
+        assert_eq!(answer[2..], proof(secret, b"fulmen bootstrap coordinator", &nonce, &theirs[8..]));
         Raw { stream }
     }
 
@@ -183,6 +187,27 @@ impl Raw {
     pub fn send(&mut self, message: &[u8], body: &[u8]) {
         self.stream.write_all(&frame(message, body)).unwrap();
     }
+
+    /// The next message; none of those that come here has a body.
+    pub fn next(&mut self) -> Vec<u8> {
+        let mut header = [0; 8];
+        self.stream.read_exact(&mut header).unwrap();
+        let [a, b, c, d, 0, 0, 0, 0] = header else { panic!("a body: {header:?}") };
+        let mut message = vec![0; u32::from_le_bytes([a, b, c, d]) as usize];
+        self.stream.read_exact(&mut message).unwrap();
+        message
+    }
+}
+
+/// A number as postcard writes it.
+pub fn varint(mut number: u64) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while number >= 0x80 {
+        bytes.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    bytes.push(number as u8);
+    bytes
 }
 
 /// A rank that is a process of its own. It ends with this value.
@@ -190,11 +215,26 @@ pub struct Child(std::process::Child);
 
 const CHILD: &str = "FULMEN_TEST_CHILD_RANK";
 
+/// What a child does once it has joined.
+#[derive(Clone, Copy)]
+pub enum Role {
+    /// It gathers once and waits to be killed.
+    Gather,
+    /// It hangs up without a goodbye and lives on.
+    HangUp,
+    /// It gathers once, and when it finds itself lost, it asks for everybody and gathers again.
+    ComeBack,
+}
+
 impl Child {
     pub fn start(world: &World, rank: u32) -> Child {
+        Child::start_as(world, rank, Role::Gather)
+    }
+
+    pub fn start_as(world: &World, rank: u32, role: Role) -> Child {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "losses::child_rank", "--nocapture"])
-            .env(CHILD, "1")
+            .env(CHILD, (role as u8).to_string())
             .env("FULMEN_RANK", rank.to_string())
             .env("FULMEN_SIZE", world.size.to_string())
             .env("FULMEN_COORDINATOR", world.address.to_string())
@@ -215,6 +255,10 @@ impl Child {
         self.0.kill().unwrap();
         self.0.wait().unwrap();
     }
+
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        rustix::process::kill_process(rustix::process::Pid::from_child(&self.0), signal).unwrap();
+    }
 }
 
 impl Drop for Child {
@@ -233,7 +277,32 @@ pub fn child_role() {
     #[cfg(target_os = "linux")]
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).unwrap();
     let launch = Launch::from_env().unwrap();
-    let Ok(session) = launch.join(LONG) else { return };
-    let _ = session.all_gather(&[session.rank() as u8], LONG);
+    let role = std::env::var(CHILD).unwrap();
+    if role == (Role::HangUp as u8).to_string() {
+        hang_up(&launch);
+    } else if let Ok(session) = launch.join(LONG) {
+        let mine = [session.rank() as u8];
+        let _ = session.all_gather(&mine, LONG);
+        if role == (Role::ComeBack as u8).to_string() {
+            let error = session.barrier(LONG).unwrap_err();
+            assert!(matches!(error, SessionError::PeerLost { rank, .. } if rank == session.rank()), "{error}");
+            let error = session.regroup(Regroup::Survivors, LONG).unwrap_err();
+            assert!(matches!(error, RegroupError::Partitioned { .. }), "{error}");
+            let session = session.regroup(Regroup::Everybody, LONG).unwrap();
+            session.all_gather(&mine, LONG).unwrap();
+            thread::park_timeout(LONG);
+        }
+        thread::park_timeout(LONG);
+    }
+}
+
+fn hang_up(launch: &Launch) {
+    let Launch::Rank { rank, size, coordinator, secret } = launch else { panic!("alone") };
+    let mut raw = Raw::greet_at(TcpStream::connect(coordinator).unwrap(), secret);
+    let pid = varint(u64::from(std::process::id()));
+    raw.send(&[&[0, *rank as u8, *size as u8], &pid[..]].concat(), &[]);
+    // All have come.
+    while raw.next() != [2] {}
+    drop(raw);
     thread::park_timeout(LONG);
 }

@@ -5,4 +5,5 @@
 mod common;
 mod losses;
 mod meeting;
+mod regroup;
 mod strangers;

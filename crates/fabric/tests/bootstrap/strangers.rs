@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use fulmen_fabric::bootstrap::{
-    JoinConfig, JoinError, LossCause, Options, PROTOCOL_VERSION, Refusal, Secret, Session, SessionError,
+    Event, JoinConfig, JoinError, LossCause, Options, PROTOCOL_VERSION, Refusal, Secret, Session, SessionError,
 };
 
 use crate::common::{self, LONG, Raw, World, any_port};
@@ -167,14 +167,23 @@ fn hostile_bytes_end_only_their_own_connection() {
 fn a_seated_rank_that_breaks_the_protocol_is_lost() {
     let too_long = [&1u32.to_le_bytes()[..], &u32::MAX.to_le_bytes()].concat();
     let second_seat = common::frame(&[0, 1, 2, 1], &[]);
-    let other_round = common::frame(&[1, 7, 1], &[]);
+    let other_round = [&[1][..], &[7, 1]];
+    let asked_twice = [&[6, 1, 0][..], &[]];
     let unreadable = common::frame(&[77], &[]);
-    for bytes in [too_long, second_seat, other_round, unreadable] {
+    for bytes in [Ok(too_long), Ok(second_seat), Err(other_round), Err(asked_twice), Ok(unreadable)] {
         let world = World::start(2);
         let mut raw = Raw::join(&world, 1, 2);
+        let generation = common::varint(world.serving().generation());
+        let bytes = bytes.unwrap_or_else(|[before, after]| match after {
+            // The same request a second time.
+            [] => [common::frame(before, &[]), common::frame(before, &[])].concat(),
+            after => common::frame(&[before, &generation, after].concat(), &[]),
+        });
         let session = world.join(0).unwrap();
         raw.stream.write_all(&bytes).unwrap();
+        world.wait_for(|event| matches!(event, Event::Lost(lost) if matches!(lost.cause, LossCause::Violation(_))));
         let error = session.barrier(LONG).unwrap_err();
-        assert!(matches!(error, SessionError::PeerLost { rank: 1, cause: LossCause::Violation(_), .. }), "{error}");
+        let ended = matches!(error, SessionError::PeerLost { rank: 1, .. } | SessionError::Regrouping { rank: 1, .. });
+        assert!(ended, "{error}");
     }
 }

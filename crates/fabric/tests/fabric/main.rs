@@ -2,6 +2,9 @@
 
 mod devices;
 mod liveness;
+mod lossy;
 mod messages;
+mod onesided;
+mod recovery;
 mod windows;
 mod world;

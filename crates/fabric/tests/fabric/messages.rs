@@ -90,11 +90,11 @@ fn all_talk_to_all_with_few_credits() {
                 receives.push((*other, into.clone(), fabric.start_recv(*other, round as u64, &into).unwrap()));
             }
             for (other, into, operation) in receives {
-                assert_eq!(operation.wait(LONG).unwrap(), len);
+                assert_eq!(operation.wait(LONG).unwrap(), len as u64);
                 assert!(bytes_of(&into) == pattern(len, u64::from(other * 4 + rank)));
             }
             for operation in operations {
-                assert_eq!(operation.wait(LONG).unwrap(), len);
+                assert_eq!(operation.wait(LONG).unwrap(), len as u64);
             }
         }
     });
@@ -216,8 +216,8 @@ fn the_progress_thread_moves_messages_while_nobody_waits() {
             turn.wait();
             // Blocked in something that the fabric knows nothing of.
             turn.wait();
-            assert_eq!(offered.wait(LONG).unwrap(), len);
-            assert_eq!(framed.wait(LONG).unwrap(), len);
+            assert_eq!(offered.wait(LONG).unwrap(), len as u64);
+            assert_eq!(framed.wait(LONG).unwrap(), len as u64);
         } else {
             turn.wait();
             for (tag, salt) in [(1, 3), (2, 4)] {
@@ -241,7 +241,7 @@ fn receives_complete_while_their_rank_does_something_else() {
             turn.wait();
             turn.wait();
             // The sender could only get here because the message was received.
-            assert_eq!(operation.wait(LONG).unwrap(), len);
+            assert_eq!(operation.wait(LONG).unwrap(), len as u64);
             assert!(bytes_of(&into) == pattern(len, 8));
         } else {
             let data = fabric.alloc(len).unwrap().into_exposed();

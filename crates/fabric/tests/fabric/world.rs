@@ -9,7 +9,10 @@ use fulmen_fabric::bootstrap::{Heartbeat, Options};
 use fulmen_fabric::{Coordinator, Fabric, FabricOptions, JoinConfig, Providers, Secret, Session, StartError};
 use fulmen_reach::Node;
 use fulmen_soft::{Profile, SoftDevice};
-use fulmen_verbs::Device;
+use fulmen_verbs::{
+    Capabilities, CompletionChannel, CompletionQueue, Device, DeviceInfo, GidEntry, PortInfo, ProtectionDomain,
+    VerbsError,
+};
 
 /// Never reached when all is well.
 pub const LONG: Duration = Duration::from_secs(60);
@@ -130,4 +133,48 @@ pub fn start_devices<T: Send>(
 /// A soft device on a node of its own.
 pub fn device(profile: Profile) -> Arc<dyn Device> {
     SoftDevice::open(&Node::open().unwrap(), profile).unwrap()
+}
+
+/// A device that does not say all that it can do.
+struct Modest {
+    inner: Arc<dyn Device>,
+    info: DeviceInfo,
+}
+
+/// A soft device on a node of its own, which says that it can do something else.
+pub fn modest(profile: Profile, change: impl Fn(&mut Capabilities)) -> Arc<dyn Device> {
+    let inner = device(profile);
+    let mut info = inner.info().clone();
+    change(&mut info.capabilities);
+    Arc::new(Modest { inner, info })
+}
+
+impl Device for Modest {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn port(&self, number: u8) -> Result<PortInfo, VerbsError> {
+        self.inner.port(number)
+    }
+
+    fn gid_table(&self, port: u8) -> Result<Vec<GidEntry>, VerbsError> {
+        self.inner.gid_table(port)
+    }
+
+    fn alloc_pd(&self) -> Result<Arc<dyn ProtectionDomain>, VerbsError> {
+        self.inner.alloc_pd()
+    }
+
+    fn create_cq(
+        &self,
+        entries: u32,
+        channel: Option<&Arc<dyn CompletionChannel>>,
+    ) -> Result<Arc<dyn CompletionQueue>, VerbsError> {
+        self.inner.create_cq(entries, channel)
+    }
+
+    fn create_channel(&self) -> Result<Arc<dyn CompletionChannel>, VerbsError> {
+        self.inner.create_channel()
+    }
 }

@@ -319,9 +319,12 @@ impl World {
         } else {
             silent
         };
-        match self.clients.get_mut(&id) {
-            Some(client) if keep => client.ask = None,
-            _ => drop(self.clients.remove(&id)),
+        match self.clients.get_mut(&id).filter(|_| keep) {
+            Some(client) => {
+                let ask = client.ask.take();
+                self.left_behind(id, ask);
+            }
+            None => drop(self.clients.remove(&id)),
         }
         self.look();
         keep

@@ -39,8 +39,7 @@ impl World {
                 }
             }
         } else if how == Regroup::Survivors {
-            let without = self.live();
-            self.answer(id, attempt, NotFormed::Partitioned { with: vec![seat], without });
+            self.left_behind(id, Some(Ask { attempt, how }));
         } else if let Some(holder) = self.holder(seat) {
             self.answer(id, attempt, NotFormed::Replaced { holder });
         } else {
@@ -49,6 +48,14 @@ impl World {
         }
         self.look();
         Ok(())
+    }
+
+    /// Answers a rank that is no member, or none any more: the others go on without it.
+    pub(super) fn left_behind(&mut self, id: u64, ask: Option<Ask>) {
+        if let Some((Ask { attempt, .. }, client)) = ask.zip(self.clients.get(&id)) {
+            let (with, without) = (vec![client.rank], self.live());
+            self.answer(id, attempt, NotFormed::Partitioned { with, without });
+        }
     }
 
     /// A rank's deadline passed while it waited for a new generation. A member's deadline ends the attempt for all members that

@@ -13,17 +13,17 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::error::DeviceError;
-use super::frames::Frames;
+use super::frames::{Frames, Guard};
 use super::hub::Hub;
 use super::memory::Registered;
 use super::moves::Moves;
-use super::plan::{Offer, Plan, SENDS};
+use super::plan::{Offer, Plan};
 use super::port::{self, Port};
 use super::rail::{Pairs, Parts, Rail};
 use crate::StartError;
 use crate::bootstrap::Session;
 use crate::engine::Config;
-use crate::options::Flow;
+use crate::options::{FabricOptions, Flow};
 
 /// Sequence numbers of packets have 24 bits.
 const PSN_MASK: u32 = (1 << 24) - 1;
@@ -42,6 +42,8 @@ pub(crate) struct Rails {
     pub(crate) rails: Vec<Option<(Config, Rail)>>,
     /// How the pool is to be cut, so that each of its blocks lies in one registration.
     pub(crate) rule: ChunkRule,
+    /// The pool.
+    pub(crate) registered: Arc<Registered>,
 }
 
 /// One queue pair of a link, as its rank tells the peer.
@@ -78,13 +80,13 @@ pub(crate) fn connect(
     session: &Session,
     devices: &[Arc<dyn Device>],
     pool: &Region,
-    flow: &Flow,
+    options: &FabricOptions,
     bell: Doorbell,
     left: impl Fn() -> Duration,
 ) -> Result<Rails, StartError> {
     let rank = session.rank();
     let (prepared, offers) = tell(session, prepare(session, devices, pool), left())?;
-    let (made, ends) = tell(session, make(session, &prepared, &offers, flow, bell), left())?;
+    let (made, ends) = tell(session, make(session, &prepared, &offers, options, bell), left())?;
     let Made { hub, links } = made;
     let mut rails = Vec::with_capacity(links.len());
     for ((peer, link), offer) in (0_u32..).zip(links).zip(&offers) {
@@ -94,16 +96,16 @@ pub(crate) fn connect(
         };
         let own = ends_for(&ends, rank, peer)?;
         let theirs = ends_for(&ends, peer, rank)?;
-        let both = [(&pairs.frames, own.frames, theirs.frames), (&pairs.moves, own.moves, theirs.moves)];
-        for (pair, own, theirs) in both {
-            bring_up(&prepared.port, &plan, peer, offer, &**pair, own, theirs)?;
-        }
+        let bring_up =
+            |pair: &Arc<dyn QueuePair>, own, theirs| bring_up(&prepared.port, &plan, peer, offer, &**pair, own, theirs);
+        bring_up(&pairs.frames, own.frames, theirs.frames)?;
+        pairs.moves.iter().try_for_each(|pair| bring_up(pair, own.moves, theirs.moves))?;
         let info = prepared.port.device.info();
         rail.open().map_err(|refused| call(info, "post the first receives")(refused.cause))?;
-        rails.push(Some((plan.config(flow), rail)));
+        rails.push(Some((plan.config(&options.flow), rail)));
     }
     let rule = prepared.port.device.info().limits.registration;
-    Ok(Rails { hub, rails, rule })
+    Ok(Rails { hub, rails, rule, registered: prepared.registered })
 }
 
 fn ends_for(all: &[Vec<Option<Ends>>], from: u32, to: u32) -> Result<Ends, StartError> {
@@ -162,10 +164,11 @@ fn make(
     session: &Session,
     prepared: &Prepared,
     offers: &[Offer],
-    flow: &Flow,
+    options: &FabricOptions,
     bell: Doorbell,
 ) -> Result<(Made, Vec<Option<Ends>>), DeviceError> {
     let Prepared { port, domain, registered } = prepared;
+    let flow = &options.flow;
     let (rank, device) = (session.rank(), &port.device);
     let info = device.info();
     let own = &offers[rank as usize];
@@ -174,10 +177,10 @@ fn make(
         if offer.generation != session.generation() {
             return Err(DeviceError::Generation { peer });
         }
-        let plan = if peer == rank { None } else { Some(Plan::new(flow, own, offer, peer)?) };
+        let plan = if peer == rank { None } else { Some(Plan::new(options, own, offer, peer)?) };
         plans.push(plan);
     }
-    let entries = |plan: &Plan| plan.config(flow).receive_buffers() + SENDS + 2 * plan.chunks as usize;
+    let entries = |plan: &Plan| plan.receives(flow) + plan.sends() + 2 * plan.chunks as usize;
     let all: usize = plans.iter().flatten().map(entries).sum();
     let most = u64::from(info.limits.completion_entries);
     room(info, "entries in a completion queue", most, all as u64, session.size())?;
@@ -197,17 +200,19 @@ fn make(
             continue;
         };
         let (pairs, made) = make_pairs(&**domain, info, &queue, &plan, flow)?;
-        let recvs = places.cut(plan.frame as usize, plan.config(flow).receive_buffers())?;
-        let sends = places.cut(plan.frame as usize, SENDS)?;
+        let recvs = places.cut(plan.frame as usize, plan.receives(flow))?;
+        let sends = places.cut(plan.frame as usize, plan.sends())?;
+        let guard = Guard::new(&plan, session.generation(), options.patience);
         let rail = Rail::new(Parts {
             peer,
             device: name.clone(),
             hub: hub.clone(),
-            pairs: Pairs { frames: pairs.frames.clone(), moves: pairs.moves.clone() },
-            frames: Frames::new(peer, recvs, sends, places.registered.clone()),
+            pairs: pairs.clone(),
+            frames: Frames::new(peer, recvs, sends, guard, places.registered.clone()),
             moves: Moves::new(registered.clone(), peer, &plan),
             registered: registered.clone(),
             rendezvous: flow.rendezvous.max(1),
+            patience: options.patience,
             entries: entries(&plan),
         });
         links.push(Some((plan, rail, pairs)));
@@ -247,9 +252,9 @@ fn make_pairs(
     };
     let frame = info.limits.depth_of(plan.frame.into());
     let chunks = info.limits.depth_of(plan.chunk) * u64::from(plan.chunks);
-    let (frames, frames_end) = make(SENDS as u64 * frame, plan.config(flow).receive_buffers() as u64 * frame)?;
+    let (frames, frames_end) = make(plan.sends() as u64 * frame, plan.receives(flow) as u64 * frame)?;
     let (moves, moves_end) = make(chunks, chunks)?;
-    Ok((Pairs { frames, moves }, Ends { frames: frames_end, moves: moves_end }))
+    Ok((Pairs { frames, moves: Some(moves) }, Ends { frames: frames_end, moves: moves_end }))
 }
 
 /// Takes a queue pair from RESET to RTS.
@@ -309,7 +314,7 @@ impl Places {
     ) -> Result<Places, DeviceError> {
         let rule: ChunkRule = info.limits.registration;
         let each = |plan: &Plan| (plan.frame as usize).next_multiple_of(Self::GRAIN);
-        let of = |plan: &Plan| (plan.config(flow).receive_buffers() + SENDS) * each(plan);
+        let of = |plan: &Plan| (plan.receives(flow) + plan.sends()) * each(plan);
         let len: usize = plans.iter().flatten().map(of).sum();
         let longest = plans.iter().flatten().map(each).max().unwrap_or(0);
         // The end of each piece may be too short for one more place.

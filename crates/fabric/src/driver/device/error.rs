@@ -51,9 +51,9 @@ pub enum DeviceError {
         /// What there is.
         limit: u64,
     },
-    /// Both ends have devices, but no kind of queue pair in common that keeps messages.
+    /// Both ends have devices, but no kind of queue pair in common.
     #[error(
-        "rank {peer}'s {theirs} and this rank's {ours} have no kind of queue pair in common that keeps messages: give devices of one kind"
+        "rank {peer}'s {theirs} and this rank's {ours} have no kind of queue pair in common: give devices of one kind"
     )]
     Kinds {
         /// The device here.
@@ -116,8 +116,8 @@ pub(super) enum PortError {
     Inactive { device: String, port: u8 },
     #[error("port {port} of {device}: {cause}")]
     Gid { device: String, port: u8, cause: GidError },
-    #[error("{device} has neither RC queue pairs nor UC ones that hold a SEND until it is received")]
-    Loses { device: String },
+    #[error("{device} has neither RC nor UC queue pairs")]
+    NoPairs { device: String },
     #[error("{device} has no ports")]
     NoPorts { device: String },
 }

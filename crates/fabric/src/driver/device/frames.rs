@@ -1,53 +1,107 @@
-//! Frames of a link, in memory that is registered for them.
+//! The frames of a link, in memory that is registered for them.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use fulmen_memory::Exposed;
 use fulmen_verbs::{Piece, PostError, QueuePair, RecvRequest, SendRequest};
 
 use super::hub::Work;
 use super::memory::Registered;
-use crate::engine::{Body, Incoming, Lent, Link, Outgoing, PREFIX};
+use super::plan::{ANSWERS, Plan, SENDS};
+use crate::driver::Broken;
+use crate::driver::check::{self, TRAILER};
+use crate::engine::{Body, Incoming, Lent, Link, Outgoing, PREFIX, Reliable, ReliableConfig, Verdict, checksum};
 
 /// Frames posted to the send queue at a time. The last of them completes visibly; those before it are done too then.
 const BATCH: usize = 16;
 
+/// What guards the frames of a link.
+pub(super) enum Guard {
+    /// The device.
+    Device,
+    /// The device; a checksum behind each frame finds it out.
+    Checked,
+    /// A seal before each frame: they come again until they are acknowledged.
+    Reliable(Box<Reliable>),
+}
+
+impl Guard {
+    pub(super) fn new(plan: &Plan, generation: u64, patience: Duration) -> Guard {
+        if !plan.is_reliable() {
+            let generation = (generation ^ generation >> 32) as u32;
+            let config = ReliableConfig::new(SENDS as u32, generation, patience);
+            Guard::Reliable(Box::new(Reliable::new(config)))
+        } else if plan.verify {
+            Guard::Checked
+        } else {
+            Guard::Device
+        }
+    }
+
+    /// Bytes before a frame.
+    fn before(&self) -> usize {
+        if matches!(self, Guard::Reliable(_)) { Reliable::OVERHEAD } else { 0 }
+    }
+}
+
 /// A frame that came, in the memory in which it arrived.
-pub(super) struct Arrived<'a> {
+struct Arrived<'a> {
     memory: &'a Exposed,
+    from: usize,
     len: usize,
 }
 
 impl Incoming for Arrived<'_> {
     fn len(&self) -> usize {
-        self.len
+        self.len - self.from
     }
 
     fn read(&self, at: usize, into: &mut [u8]) {
-        self.memory.read(at, into);
+        self.memory.read(self.from + at, into);
     }
 
     fn copy_to(&self, at: usize, to: &Exposed, to_at: usize, len: usize) {
-        self.memory.copy_to(at, to, to_at, len);
+        self.memory.copy_to(self.from + at, to, to_at, len);
     }
+}
+
+/// Why a completed RECV is of no use.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum FrameError {
+    #[error("a completion out of order")]
+    Order,
+    #[error("{0}")]
+    Protocol(#[from] crate::engine::ProtocolError),
+    #[error("{}", .0.0)]
+    Corrupted(Broken),
 }
 
 /// The frames of one link.
 ///
-/// Requests complete in the order in which they were posted. So places are used in a circle, and what is posted anew are
-/// neighbours, whose requests are kept ready.
+/// RECVs complete in the order in which they were posted. So their places are used in a circle, and what is posted anew are
+/// neighbours, whose requests are kept ready. The same goes for frames that go; where they may go again, the place of a frame
+/// is free when it is acknowledged and the device holds it no longer.
 pub(super) struct Frames {
     recvs: Vec<RecvRequest>,
     /// The place whose RECV completes next, of all that were ever posted.
     received: u64,
     /// Places whose RECVs were posted.
     posted: u64,
+    /// Places of frames; behind them those of acknowledgements that go alone.
     sends: Vec<Piece>,
-    /// Frames that were sent.
+    /// Bytes of the frame in each place.
+    lens: Vec<usize>,
+    /// Whether the device holds the place.
+    busy: Vec<bool>,
+    /// Places that the device holds, oldest first.
+    flying: VecDeque<usize>,
+    /// SENDs that were posted, and new frames.
     sent: u64,
-    /// Of them, those that have completed.
-    done: u64,
+    made: u64,
     batch: Vec<SendRequest>,
+    guard: Guard,
     peer: u32,
     /// The places' registration lasts as long as this.
     _registered: Arc<Registered>,
@@ -55,11 +109,30 @@ pub(super) struct Frames {
 
 impl Frames {
     /// The frames of the link with rank `peer`, in these places.
-    pub(super) fn new(peer: u32, recvs: Vec<Piece>, sends: Vec<Piece>, registered: Arc<Registered>) -> Frames {
+    pub(super) fn new(
+        peer: u32,
+        recvs: Vec<Piece>,
+        sends: Vec<Piece>,
+        guard: Guard,
+        registered: Arc<Registered>,
+    ) -> Frames {
         let recv = |(index, piece)| RecvRequest::new(Work::FrameIn.number(peer, index), [piece]);
-        let recvs = (0..).zip(recvs).map(recv).collect();
-        let batch = Vec::with_capacity(BATCH);
-        Frames { recvs, received: 0, posted: 0, sends, sent: 0, done: 0, batch, peer, _registered: registered }
+        let count = sends.len();
+        Frames {
+            recvs: (0..).zip(recvs).map(recv).collect(),
+            received: 0,
+            posted: 0,
+            sends,
+            lens: vec![0; count],
+            busy: vec![false; count],
+            flying: VecDeque::with_capacity(count),
+            sent: 0,
+            made: 0,
+            batch: Vec::with_capacity(BATCH),
+            guard,
+            peer,
+            _registered: registered,
+        }
     }
 
     /// Posts all RECVs that are not.
@@ -76,86 +149,205 @@ impl Frames {
         Ok(())
     }
 
-    /// The frame whose RECV has completed: `None` if it is not the next one, or has more bytes than there is room.
-    pub(super) fn arrived(&mut self, index: u32, len: u32) -> Option<Arrived<'_>> {
+    /// Hands the link the frame whose RECV has completed, if it is one, and for this link, and the next. An error if it is
+    /// not the next RECV, or has more bytes than there is room.
+    pub(super) fn arrived(
+        &mut self,
+        index: u32,
+        len: u32,
+        now: Duration,
+        link: &mut Link,
+        lent: &mut Lent<'_>,
+    ) -> Result<(), FrameError> {
         let next = (self.received % self.recvs.len() as u64) as u32;
         let memory = &self.recvs[next as usize].pieces[0].memory;
         if index != next || len as usize > memory.len() || self.received == self.posted {
-            return None;
+            return Err(FrameError::Order);
         }
         self.received += 1;
-        Some(Arrived { memory, len: len as usize })
+        let whole = Arrived { memory, from: 0, len: len as usize };
+        match &mut self.guard {
+            Guard::Device => link.receive(&whole, lent)?,
+            Guard::Checked => link.receive(&check::strip(&whole).map_err(FrameError::Corrupted)?, lent)?,
+            Guard::Reliable(reliable) => {
+                let verdict = reliable.receive(now, &whole);
+                if verdict == Verdict::Deliver {
+                    link.receive(&Arrived { from: Reliable::OVERHEAD, ..whole }, lent)?;
+                } else if verdict != Verdict::Acknowledgement {
+                    tracing::trace!(peer = self.peer, ?verdict, "dropped a frame");
+                }
+            }
+        }
+        Ok(())
     }
 
     /// A SEND has completed, and with it all before it: false if there is no such one.
     pub(super) fn sent(&mut self, index: u32) -> bool {
-        let places = self.sends.len() as u64;
-        let first = self.done % places;
-        let count = (u64::from(index) + places - first) % places + 1;
-        let known = u64::from(index) < places && self.done + count <= self.sent;
-        if known {
-            self.done += count;
+        let first = (self.sent - self.flying.len() as u64) as u32;
+        let count = index.wrapping_sub(first) as usize;
+        if count >= self.flying.len() {
+            return false;
         }
-        known
+        for place in self.flying.drain(..=count) {
+            self.busy[place] = false;
+        }
+        true
     }
 
-    /// Whether every frame that went out has completed.
+    /// Whether every frame that went out has completed, and is acknowledged where that is not the same.
     pub(super) fn is_idle(&self) -> bool {
-        self.sent == self.done
+        match &self.guard {
+            Guard::Reliable(reliable) => reliable.in_flight() == 0,
+            _ => self.flying.is_empty(),
+        }
     }
 
-    /// Sends frames as long as the link has some and there is memory: whether there were any.
+    /// The frames' reliability, where the device has none.
+    pub(super) fn reliable(&self) -> Option<&Reliable> {
+        match &self.guard {
+            Guard::Reliable(reliable) => Some(reliable),
+            _ => None,
+        }
+    }
+
+    /// When frames are to be sent although nothing comes.
+    pub(super) fn deadline(&self) -> Option<Duration> {
+        let reliable = self.reliable()?;
+        // An acknowledgement without a place waits for the completion that frees one.
+        if self.answer_place().is_some() { reliable.deadline() } else { reliable.resend_at() }
+    }
+
+    /// The peer wants no more frames. It is told that this was heard, by the last SEND, if there is a place for it.
+    pub(super) fn leave(&mut self, pair: &dyn QueuePair) -> Result<(), PostError> {
+        if let Guard::Reliable(reliable) = &mut self.guard {
+            reliable.give_up();
+            self.answer();
+        }
+        self.flush(pair)
+    }
+
+    /// Whether the device holds none of the places.
+    pub(super) fn has_gone(&self) -> bool {
+        self.flying.is_empty()
+    }
+
+    /// Sends frames as long as the link has some and there is memory, and those that are to go again: whether there were
+    /// any new ones.
     pub(super) fn transmit(
         &mut self,
         pair: &dyn QueuePair,
+        now: Duration,
         link: &mut Link,
         lent: &Lent<'_>,
     ) -> Result<bool, PostError> {
-        let before = self.sent;
-        while self.sent - self.done < self.sends.len() as u64 {
+        self.send_again(pair, now)?;
+        let before = self.made;
+        while let Some(place) = self.free_place() {
             let Some(frame) = link.transmit(lent) else { break };
-            let len = fill(&self.next().memory, &frame, link, lent);
+            let len = fill(&self.sends[place].memory, self.guard.before(), &frame, link, lent);
             link.transmitted(&frame);
-            self.queue(len);
+            self.begin(place, len, now);
             if self.batch.len() == BATCH {
                 self.flush(pair)?;
             }
         }
+        if matches!(&self.guard, Guard::Reliable(reliable) if reliable.ack_due(now)) {
+            self.answer();
+        }
         self.flush(pair)?;
-        Ok(self.sent > before)
+        Ok(self.made > before)
     }
 
     /// Sends one short frame: false if there is no memory.
     pub(super) fn push(
         &mut self,
         pair: &dyn QueuePair,
+        now: Duration,
         header: &[u8; PREFIX],
         payload: &[u8],
     ) -> Result<bool, PostError> {
-        if self.sent - self.done == self.sends.len() as u64 {
-            return Ok(false);
-        }
-        let place = &self.next().memory;
-        place.write(0, header);
-        place.write(PREFIX, payload);
-        self.queue(PREFIX + payload.len());
+        let Some(place) = self.free_place() else { return Ok(false) };
+        let (memory, before) = (&self.sends[place].memory, self.guard.before());
+        memory.write(before, header);
+        memory.write(before + PREFIX, payload);
+        self.begin(place, PREFIX + payload.len(), now);
         self.flush(pair)?;
         Ok(true)
     }
 
-    /// The place of the next frame.
-    fn next(&self) -> &Piece {
-        &self.sends[(self.sent % self.sends.len() as u64) as usize]
+    /// The place of the next new frame, if it is free.
+    fn free_place(&self) -> Option<usize> {
+        let place = match &self.guard {
+            Guard::Reliable(reliable) => reliable.can_send().then(|| reliable.next_slot() as usize)?,
+            _ => (self.made % self.sends.len() as u64) as usize,
+        };
+        (!self.busy[place]).then_some(place)
     }
 
-    /// The next frame is written.
-    fn queue(&mut self, len: usize) {
-        let index = self.sent % self.sends.len() as u64;
-        let place = self.next();
-        let piece = Piece { memory: place.memory.slice(0..len), lkey: place.lkey };
-        let mut request = SendRequest::send(Work::FrameOut.number(self.peer, index as u32), [piece]);
+    fn answer_place(&self) -> Option<usize> {
+        (self.sends.len() - ANSWERS..self.sends.len()).find(|place| !self.busy[*place])
+    }
+
+    /// A new frame of so many bytes is in its place: it goes.
+    fn begin(&mut self, place: usize, len: usize, now: Duration) {
+        let memory = &self.sends[place].memory;
+        self.lens[place] = match &mut self.guard {
+            Guard::Device => len,
+            Guard::Checked => {
+                let crc = checksum::append(0, &memory.slice(0..len), 0);
+                memory.write(len, &crc.to_le_bytes());
+                len + TRAILER
+            }
+            Guard::Reliable(reliable) => {
+                reliable.begin(now);
+                Reliable::OVERHEAD + len
+            }
+        };
+        self.made += 1;
+        self.queue(place);
+    }
+
+    /// Sends those frames again that are due and that the device does not hold still.
+    fn send_again(&mut self, pair: &dyn QueuePair, now: Duration) -> Result<(), PostError> {
+        loop {
+            let Guard::Reliable(reliable) = &mut self.guard else { return Ok(()) };
+            let Some(slot) = reliable.due(now) else { return Ok(()) };
+            if !self.busy[slot as usize] {
+                self.queue(slot as usize);
+            }
+            if self.batch.len() == BATCH {
+                self.flush(pair)?;
+            }
+        }
+    }
+
+    /// Queues an acknowledgement that goes alone, if there is a place.
+    fn answer(&mut self) {
+        let Some(place) = self.answer_place() else { return };
+        let Guard::Reliable(reliable) = &mut self.guard else { return };
+        self.sends[place].memory.write(0, &reliable.acknowledgement());
+        self.lens[place] = Reliable::OVERHEAD;
+        self.post_place(place);
+    }
+
+    /// The frame in this place goes, with a new seal where it has one.
+    fn queue(&mut self, place: usize) {
+        if let Guard::Reliable(reliable) = &mut self.guard {
+            let memory = &self.sends[place].memory;
+            let seal = reliable.seal(place as u32, &memory.slice(Reliable::OVERHEAD..self.lens[place]));
+            memory.write(0, &seal);
+        }
+        self.post_place(place);
+    }
+
+    fn post_place(&mut self, place: usize) {
+        let Piece { memory, lkey } = &self.sends[place];
+        let piece = Piece { memory: memory.slice(0..self.lens[place]), lkey: *lkey };
+        let mut request = SendRequest::send(Work::FrameOut.number(self.peer, self.sent as u32), [piece]);
         request.signaled = false;
         self.batch.push(request);
+        self.busy[place] = true;
+        self.flying.push_back(place);
         self.sent += 1;
     }
 
@@ -168,10 +360,10 @@ impl Frames {
     }
 }
 
-/// Writes a frame: its length.
-fn fill(place: &Exposed, frame: &Outgoing, link: &Link, lent: &Lent<'_>) -> usize {
+/// Writes a frame from `at` on: its length.
+fn fill(place: &Exposed, at: usize, frame: &Outgoing, link: &Link, lent: &Lent<'_>) -> usize {
     let header = frame.header.as_bytes();
-    place.write(0, header);
+    place.write(at, header);
     match &frame.body {
         Body::Empty => header.len(),
         Body::Packed => {
@@ -179,12 +371,12 @@ fn fill(place: &Exposed, frame: &Outgoing, link: &Link, lent: &Lent<'_>) -> usiz
             header.len() + link.packed().len()
         }
         Body::Memory(op, range) => {
-            link.memory(*op).copy_to(range.start, place, header.len(), range.len());
+            link.memory(*op).copy_to(range.start, place, at + header.len(), range.len());
             header.len() + range.len()
         }
         Body::Lent(op, range) => {
             let bytes = lent.source(*op).expect("frames of lent memory are given to its lender only");
-            place.write(header.len(), &bytes[range.clone()]);
+            place.write(at + header.len(), &bytes[range.clone()]);
             header.len() + range.len()
         }
     }

@@ -9,12 +9,16 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use fulmen_reach::Doorbell;
 use fulmen_verbs::{Completion, CompletionChannel, CompletionOpcode, CompletionQueue, CompletionStatus};
 
 use crate::driver::{Broken, Parker};
+
+/// The longest that a lookout may still be parked when the hub closes: threads park for 50 ms at a time.
+const LOOKOUT: Duration = Duration::from_secs(2);
 
 /// Completions that are taken out of the queue at a time.
 const BATCH: usize = 32;
@@ -77,12 +81,18 @@ struct Inbox {
     list: Mutex<VecDeque<Completion>>,
 }
 
+struct Dealer {
+    batch: [Completion; BATCH],
+    /// Gone when the hub is closed.
+    queue: Option<Arc<dyn CompletionQueue>>,
+}
+
 /// See the [module](self).
 pub(crate) struct Hub {
-    queue: Arc<dyn CompletionQueue>,
-    channel: Arc<dyn CompletionChannel>,
+    /// Gone when the hub is closed.
+    channel: Mutex<Option<Arc<dyn CompletionChannel>>>,
     /// Held from taking completions to their being dealt out, which keeps them in order.
-    dealer: Mutex<[Completion; BATCH]>,
+    dealer: Mutex<Dealer>,
     /// By rank.
     inboxes: Vec<Inbox>,
     lookout: AtomicBool,
@@ -102,9 +112,8 @@ impl Hub {
     ) -> Hub {
         let inbox = |_| Inbox { count: AtomicUsize::new(0), list: Mutex::new(VecDeque::with_capacity(entries)) };
         Hub {
-            queue,
-            channel,
-            dealer: Mutex::new([NONE; BATCH]),
+            channel: Mutex::new(Some(channel)),
+            dealer: Mutex::new(Dealer { batch: [NONE; BATCH], queue: Some(queue) }),
             inboxes: (0..ranks).map(inbox).collect(),
             lookout: AtomicBool::new(false),
             bell,
@@ -114,10 +123,11 @@ impl Hub {
 
     /// Takes what has completed out of the queue and gives it to the links: whether there was anything.
     pub(crate) fn deal(&self) -> bool {
-        let mut batch = lock(&self.dealer);
+        let mut dealer = lock(&self.dealer);
+        let Dealer { batch, queue: Some(queue) } = &mut *dealer else { return false };
         let mut any = false;
         loop {
-            match self.queue.poll(&mut batch[..]) {
+            match queue.poll(&mut batch[..]) {
                 Ok(count) => {
                     for completion in &batch[..count] {
                         self.give(completion);
@@ -173,14 +183,20 @@ impl Hub {
     /// Parks as the lookout.
     fn look_out(&self, timeout: Duration, awake: &mut dyn FnMut() -> bool) {
         // In this order: what completes before the request is found by dealing, what completes after it makes an event.
-        if let Err(cause) = self.queue.request_notify(false) {
+        let notify = |queue: &Arc<dyn CompletionQueue>| queue.request_notify(false);
+        if let Err(cause) = lock(&self.dealer).queue.as_ref().map_or(Ok(()), notify) {
             self.fail(cause.to_string());
             return;
         }
         if self.deal() || awake() {
             return;
         }
-        match self.channel.wait(timeout) {
+        let Some(channel) = lock(&self.channel).clone() else {
+            // Nobody waits long for what has ended.
+            thread::yield_now();
+            return;
+        };
+        match channel.wait(timeout) {
             Ok(true) => {
                 self.deal();
             }
@@ -208,6 +224,16 @@ impl Parker for Hub {
 
     fn wake(&self) {
         self.bell.notify();
+    }
+
+    /// Waits for the lookout, which has the channel in its hands for as long as it is parked.
+    fn close(&self) {
+        lock(&self.dealer).queue = None;
+        let channel = lock(&self.channel).take();
+        let end = Instant::now() + LOOKOUT;
+        while channel.as_ref().is_some_and(|channel| Arc::strong_count(channel) > 1) && Instant::now() < end {
+            thread::sleep(Duration::from_millis(1));
+        }
     }
 }
 

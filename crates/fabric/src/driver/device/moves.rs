@@ -2,6 +2,23 @@
 //!
 //! The receiver posts RECVs for the chunks of its messages, one message after the other, and grants what it has posted.
 //! The sender sends granted chunks in the order of the grants, so that each meets its own RECV.
+//!
+//! # Where the device promises nothing
+//!
+//! Chunks are the message's bytes and nothing else, so that they can carry no seal. Over UC a chunk may be lost, come twice or
+//! come damaged; each after it then meets another one's RECV. A message has only come when all of its RECVs have completed, of
+//! which its sender hears by a frame. What is found out:
+//!
+//! - *With `verify_data`*: everything. The offer tells the checksum of the message, which its receiver compares with what
+//!   has come before it says anything. Nothing wrong is delivered.
+//! - *Without it, on devices with immediate data*: a lost or repeated chunk, since chunks carry their numbers. A damaged one
+//!   is not.
+//! - *Without both* (Thunderbolt): a lost chunk whose place no other one took, by the time in which nothing comes, and a
+//!   chunk of another length. Not found out is damage, and a chunk that was lost or repeated while chunks of the same
+//!   length came after it: these bytes are delivered as if they were right.
+//!
+//! What is found out is put right: both ends give their queue pairs for moves up, after which no chunk can land any more, and
+//! all messages that have not come go in frames, as do later ones ([`Link::give_up_moves`]). It is logged once a link.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -47,6 +64,8 @@ pub(super) enum MoveError {
     NotRegistered,
     #[error("the bytes of a message came out of order")]
     Order,
+    #[error("a corrupted message: its checksum is wrong")]
+    Corrupted,
 }
 
 /// The moves of one link, both ways.
@@ -66,6 +85,10 @@ pub(super) struct Moves {
     /// Chunks that are on their way, oldest first.
     flying: VecDeque<Sent>,
     sent: u64,
+    /// Messages of which the peer has not said that they have come, oldest first.
+    unlanded: VecDeque<OpId>,
+    /// How often something was sent, was done being sent, or has come.
+    stirs: u64,
 }
 
 impl Moves {
@@ -83,13 +106,25 @@ impl Moves {
             going: VecDeque::new(),
             flying: VecDeque::with_capacity(plan.chunks as usize),
             sent: 0,
+            unlanded: VecDeque::new(),
+            stirs: 0,
         }
+    }
+
+    /// Something that changes with everything that goes on, as long as the peer has still to say that messages have come.
+    pub(super) fn pending(&mut self, link: &Link) -> Option<u64> {
+        while self.unlanded.pop_front_if(|op| !link.is_moving(*op)).is_some() {
+            self.stirs += 1;
+        }
+        (!self.unlanded.is_empty()).then_some(self.stirs)
     }
 
     /// Lets go of all memory: the link is over, and its queue pair gone.
     pub(super) fn clear(&mut self) {
         self.coming.clear();
         self.going.clear();
+        self.flying.clear();
+        self.unlanded.clear();
         self.whole = 0;
     }
 
@@ -102,6 +137,10 @@ impl Moves {
                     self.coming.push_back(Coming { op, memory: Some(memory), len, posted: 0, landed: 0 });
                 }
                 Posting::Send { op, memory, range } => {
+                    self.stirs += 1;
+                    if self.unlanded.back() != Some(&op) {
+                        self.unlanded.push_back(op);
+                    }
                     self.going.push_back(Going { op, memory, at: range.start, end: range.end });
                 }
             }
@@ -169,7 +208,9 @@ impl Moves {
             let op = coming.op;
             self.coming.pop_front();
             self.whole -= 1;
-            link.landed(op);
+            if !link.landed(op) {
+                return Err(MoveError::Corrupted);
+            }
         }
         Ok(())
     }
@@ -179,6 +220,7 @@ impl Moves {
         let first = self.sent - self.flying.len() as u64;
         match self.flying.pop_front() {
             Some(Sent { op, upto }) if index == first as u32 => {
+                self.stirs += 1;
                 link.sent(op, upto);
                 Ok(())
             }

@@ -4,11 +4,15 @@ use fulmen_verbs::{DeviceInfo, Mtu, QueuePairKind};
 use serde::{Deserialize, Serialize};
 
 use super::DeviceError;
-use crate::engine::{Config, Rendezvous};
+use crate::FabricOptions;
+use crate::driver::check::TRAILER;
+use crate::engine::{Config, Reliable, Rendezvous};
 use crate::options::Flow;
 
-/// Frames that can be on their way out of a link's memory.
+/// Frames that can be on their way out of a link's memory: a power of two.
 pub(super) const SENDS: usize = 64;
+/// The same for acknowledgements that go alone.
+pub(super) const ANSWERS: usize = 8;
 /// The longest chunk of a move, in bytes.
 const LONGEST_CHUNK: u64 = 512 << 10;
 /// The most chunks of a link that are posted at a time, in each direction.
@@ -25,8 +29,8 @@ pub(super) struct Offer {
     pub mtu: u32,
     /// RC queue pairs.
     pub reliable: bool,
-    /// UC queue pairs that hold a SEND until it is received.
-    pub holding: bool,
+    /// UC queue pairs.
+    pub unreliable: bool,
     pub immediate: bool,
     pub frame: Option<u32>,
     pub message_bytes: u64,
@@ -38,7 +42,7 @@ pub(super) struct Offer {
 pub(super) struct Plan {
     pub kind: QueuePairKind,
     pub mtu: Mtu,
-    /// Bytes of the longest frame.
+    /// Bytes of the longest frame, with what guards it.
     pub frame: u32,
     /// Bytes of each chunk of a move but the last.
     pub chunk: u64,
@@ -46,6 +50,8 @@ pub(super) struct Plan {
     pub chunks: u32,
     /// Whether chunks carry their numbers.
     pub immediate: bool,
+    /// Whether frames and messages carry checksums.
+    pub verify: bool,
 }
 
 impl Offer {
@@ -57,7 +63,7 @@ impl Offer {
             gid,
             mtu: mtu.bytes(),
             reliable: can.rc,
-            holding: can.uc && can.holds_sends,
+            unreliable: can.uc,
             immediate: can.immediate,
             frame: limits.frame,
             message_bytes: limits.message_bytes,
@@ -73,10 +79,11 @@ impl Offer {
 
 impl Plan {
     /// The plan of the link with rank `peer`.
-    pub(super) fn new(flow: &Flow, ours: &Offer, theirs: &Offer, peer: u32) -> Result<Plan, DeviceError> {
+    pub(super) fn new(options: &FabricOptions, ours: &Offer, theirs: &Offer, peer: u32) -> Result<Plan, DeviceError> {
+        let flow = &options.flow;
         let kind = if ours.reliable && theirs.reliable {
             QueuePairKind::Rc
-        } else if ours.holding && theirs.holding {
+        } else if ours.unreliable && theirs.unreliable {
             QueuePairKind::Uc
         } else {
             return Err(DeviceError::Kinds { ours: ours.device.clone(), peer, theirs: theirs.device.clone() });
@@ -86,8 +93,9 @@ impl Plan {
         // Where a SEND and its RECV cover as many frames of the device, each of the link's frames lies in one.
         let one = [ours.frame, theirs.frame].into_iter().flatten().min().unwrap_or(u32::MAX);
         let frame = u64::from(flow.frame.min(one)).min(message) as u32;
-        let mut plan = Plan { kind, mtu, frame, chunk: 0, chunks: 0, immediate: ours.immediate && theirs.immediate };
-        let buffers = plan.config(flow).receive_buffers().max(SENDS) as u64;
+        let (immediate, verify) = (ours.immediate && theirs.immediate, options.verify_data);
+        let mut plan = Plan { kind, mtu, frame, chunk: 0, chunks: 0, immediate, verify };
+        let buffers = plan.receives(flow).max(plan.sends()) as u64;
         for (end, name) in [(ours, ours.device.clone()), (theirs, format!("rank {peer}'s {}", theirs.device))] {
             let (needed, limit) = (buffers * end.depth_of(frame.into()), u64::from(end.queue_depth));
             if needed > limit {
@@ -110,14 +118,38 @@ impl Plan {
         Ok(plan)
     }
 
+    /// Whether the device keeps frames, so that the link need not.
+    pub(super) fn is_reliable(&self) -> bool {
+        self.kind == QueuePairKind::Rc
+    }
+
+    /// Bytes that guard each frame.
+    fn guard(&self) -> usize {
+        match (self.is_reliable(), self.verify) {
+            (false, _) => Reliable::OVERHEAD,
+            (true, true) => TRAILER,
+            (true, false) => 0,
+        }
+    }
+
+    /// Places for frames that go.
+    pub(super) fn sends(&self) -> usize {
+        SENDS + if self.is_reliable() { 0 } else { ANSWERS }
+    }
+
+    /// Places for frames that come: for acknowledgements that come alone, too.
+    pub(super) fn receives(&self, flow: &Flow) -> usize {
+        self.config(flow).receive_buffers() + if self.is_reliable() { 0 } else { ANSWERS }
+    }
+
     /// How the engine runs such a link.
     pub(super) fn config(&self, flow: &Flow) -> Config {
         Config {
-            frame: self.frame as usize,
+            frame: self.frame as usize - self.guard(),
             credits: flow.credits,
             unexpected: flow.unexpected,
             rendezvous: Rendezvous::Matched,
-            verify: false,
+            verify: self.verify,
             #[cfg(feature = "planted-bugs")]
             planted: None,
         }
@@ -143,7 +175,7 @@ mod tests {
             gid: [1; 16],
             mtu: 4096,
             reliable,
-            holding: !reliable,
+            unreliable: !reliable,
             immediate: reliable,
             frame,
             message_bytes: 4095 * 4096,
@@ -154,17 +186,17 @@ mod tests {
     #[test]
     fn a_frame_of_the_link_is_one_of_the_device() {
         let apple = offer(false, Some(4096));
-        let plan = Plan::new(&Flow::default(), &apple, &apple, 1).unwrap();
+        let plan = Plan::new(&FabricOptions::default(), &apple, &apple, 1).unwrap();
         assert_eq!((plan.kind, plan.frame, plan.immediate), (QueuePairKind::Uc, 4096, false));
         assert!(plan.chunk.is_multiple_of(4096));
         let mut slow = apple.clone();
         slow.mtu = 1024;
-        assert_eq!(Plan::new(&Flow::default(), &apple, &slow, 1).unwrap().mtu, Mtu::B1024);
+        assert_eq!(Plan::new(&FabricOptions::default(), &apple, &slow, 1).unwrap().mtu, Mtu::B1024);
     }
 
     #[test]
-    fn devices_that_lose_messages_differently_do_not_connect() {
-        let error = Plan::new(&Flow::default(), &offer(true, None), &offer(false, Some(4096)), 3).unwrap_err();
+    fn devices_without_a_common_kind_do_not_connect() {
+        let error = Plan::new(&FabricOptions::default(), &offer(true, None), &offer(false, Some(4096)), 3).unwrap_err();
         assert!(error.to_string().contains("rank 3"), "{error}");
     }
 
@@ -172,7 +204,7 @@ mod tests {
     fn short_queues_are_refused_with_the_number_that_is_needed() {
         let mut short = offer(true, None);
         short.queue_depth = 20;
-        let error = Plan::new(&Flow::default(), &offer(true, None), &short, 3).unwrap_err();
+        let error = Plan::new(&FabricOptions::default(), &offer(true, None), &short, 3).unwrap_err();
         assert!(matches!(error, DeviceError::Depth { limit: 20, .. }), "{error}");
         assert!(error.to_string().contains("rank 3's a"), "{error}");
     }
@@ -192,6 +224,7 @@ mod tests {
                 offer
             });
             let flow = Flow { frame, credits, ..Flow::default() };
+            let flow = FabricOptions { flow, ..FabricOptions::default() };
             let (here, there) = (Plan::new(&flow, &one, &two, 1), Plan::new(&flow, &two, &one, 0));
             prop_assert_eq!(here.is_ok(), there.is_ok());
             if let (Ok(here), Ok(there)) = (here, there) {

@@ -14,7 +14,7 @@ pub(super) struct Port {
     pub gid: GidEntry,
 }
 
-/// The first active port that has an address, of the first device that keeps messages.
+/// The first active port that has an address, of the first device that has queue pairs of some kind.
 pub(super) fn choose(devices: &[Arc<dyn Device>]) -> Result<Port, DeviceError> {
     if devices.is_empty() {
         return Err(DeviceError::None);
@@ -23,8 +23,8 @@ pub(super) fn choose(devices: &[Arc<dyn Device>]) -> Result<Port, DeviceError> {
     for device in devices {
         let info = device.info();
         let can = &info.capabilities;
-        if !(can.rc || can.uc && can.holds_sends) {
-            problems.push(PortError::Loses { device: info.name.clone() }.to_string());
+        if !(can.rc || can.uc) {
+            problems.push(PortError::NoPairs { device: info.name.clone() }.to_string());
             continue;
         }
         if info.ports == 0 {

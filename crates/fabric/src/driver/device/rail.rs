@@ -2,24 +2,34 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use fulmen_memory::Exposed;
 use fulmen_verbs::{Completion, CompletionStatus, PostError, QueuePair};
 
-use super::frames::Frames;
+use super::frames::{FrameError, Frames};
 use super::hub::{Hub, Work};
 use super::memory::Registered;
 use super::moves::Moves;
 use crate::driver::{Broken, Wire};
-use crate::engine::{Lent, Link, PREFIX, Place, Source, Target};
+use crate::engine::{Lent, Link, PREFIX, Place, Reliable, Source, Target};
 
 /// The queue pairs of a link. Dropping them destroys them: the device has no hand in any memory any more.
+#[derive(Clone)]
 pub(super) struct Pairs {
     /// For frames.
     pub frames: Arc<dyn QueuePair>,
-    /// For the bytes of large messages.
-    pub moves: Arc<dyn QueuePair>,
+    /// For the bytes of large messages: gone when they no longer go this way.
+    pub moves: Option<Arc<dyn QueuePair>>,
 }
+
+/// How long a message may make no progress, before and after the peer has shown that it is there, until it counts as not
+/// having come.
+const STALL: Duration = Duration::from_millis(300);
+
+/// How long the answer to a peer's goodbye may take at most to go.
+const FAREWELL: Duration = Duration::from_millis(10);
 
 /// One end of a link over a device: moves a [`Link`] on.
 pub(crate) struct Rail {
@@ -36,6 +46,23 @@ pub(crate) struct Rail {
     registered: Arc<Registered>,
     /// The shortest message that is moved straight out of registered memory.
     rendezvous: u64,
+    /// From which the times of frames are counted.
+    start: Instant,
+    /// How long the peer may acknowledge nothing.
+    patience: Duration,
+    /// Why large messages are to go over their queue pair no more.
+    trouble: Option<String>,
+    stall: Option<Stall>,
+}
+
+/// Messages make no progress.
+struct Stall {
+    /// Where they stand.
+    at: u64,
+    since: Duration,
+    /// A frame that was sent since then, and when its acknowledgement was seen.
+    asked: Option<u32>,
+    answered: Option<Duration>,
 }
 
 /// What a rail is made of.
@@ -48,15 +75,30 @@ pub(super) struct Parts {
     pub moves: Moves,
     pub registered: Arc<Registered>,
     pub rendezvous: u64,
+    pub patience: Duration,
     /// The most completions that can wait.
     pub entries: usize,
 }
 
 impl Rail {
     pub(super) fn new(parts: Parts) -> Rail {
-        let Parts { peer, device, hub, pairs, frames, moves, registered, rendezvous, entries } = parts;
+        let Parts { peer, device, hub, pairs, frames, moves, registered, rendezvous, patience, entries } = parts;
         let completions = VecDeque::with_capacity(entries);
-        Rail { peer, device, hub, pairs: Some(pairs), frames, moves, completions, registered, rendezvous }
+        Rail {
+            peer,
+            device,
+            hub,
+            pairs: Some(pairs),
+            frames,
+            moves,
+            completions,
+            registered,
+            rendezvous,
+            start: Instant::now(),
+            patience,
+            trouble: None,
+            stall: None,
+        }
     }
 
     /// Posts the receives for the first frames.
@@ -64,29 +106,59 @@ impl Rail {
         self.pairs.as_ref().map_or(Ok(()), |pairs| self.frames.post(&*pairs.frames))
     }
 
+    /// The time of frames. Devices that keep them need none.
+    fn now(&self) -> Duration {
+        if self.frames.reliable().is_some() { self.start.elapsed() } else { Duration::ZERO }
+    }
+
     fn step(&mut self, link: &mut Link, lent: &mut Lent<'_>) -> Result<bool, Broken> {
-        let mut worked = self.complete(link, lent)?;
+        let now = self.now();
+        let mut worked = self.complete(now, link, lent)?;
+        if link.peer_left() {
+            return Ok(worked);
+        }
+        self.watch_moves(now, link);
+        if link.is_forsaken() {
+            self.trouble = Some("the peer gave it up".into());
+        }
+        self.fall_back(link);
         let Some(pairs) = &self.pairs else { return Ok(worked) };
-        let broken = |what: &str, cause: &dyn std::fmt::Display| broken(&self.device, self.peer, what, cause);
+        let (device, peer) = (self.device.clone(), self.peer);
+        let broken = |what: &str, cause: &dyn std::fmt::Display| broken(&device, peer, what, cause);
         // In this order: receives are posted before the frames that give credits back for them or grant them.
         self.frames.post(&*pairs.frames).map_err(|cause| broken("cannot receive frames", &cause))?;
-        worked |= self.moves.advance(&*pairs.moves, link).map_err(|cause| broken("cannot move a message", &cause))?;
-        worked |=
-            self.frames.transmit(&*pairs.frames, link, lent).map_err(|cause| broken("cannot send frames", &cause))?;
+        // Asked after what has come was taken.
+        if self.frames.reliable().is_some_and(Reliable::is_dead) {
+            let silence = format!("no acknowledgement for {:?}", self.patience);
+            return Err(broken("sent in vain", &silence));
+        }
+        if let Some(pair) = &pairs.moves {
+            match self.moves.advance(&**pair, link) {
+                Ok(moved) => worked |= moved,
+                Err(cause) if self.frames.reliable().is_some() => self.trouble = Some(cause.to_string()),
+                Err(cause) => return Err(broken("cannot move a message", &cause)),
+            }
+        }
+        self.fall_back(link);
+        let Some(pairs) = &self.pairs else { return Ok(worked) };
+        worked |= self
+            .frames
+            .transmit(&*pairs.frames, now, link, lent)
+            .map_err(|cause| broken("cannot send frames", &cause))?;
         Ok(worked)
     }
 
-    fn complete(&mut self, link: &mut Link, lent: &mut Lent<'_>) -> Result<bool, Broken> {
+    fn complete(&mut self, now: Duration, link: &mut Link, lent: &mut Lent<'_>) -> Result<bool, Broken> {
         let mut completions = std::mem::take(&mut self.completions);
         self.hub.take(self.peer, &mut completions)?;
         let worked = !completions.is_empty();
         let mut result = Ok(());
         for completion in &completions {
-            if !completion.status.is_success() {
-                result = Err(self.failure(first_cause(completion, &completions)));
-                break;
-            }
-            result = self.take(completion, link, lent);
+            result = if completion.status.is_success() {
+                self.take(completion, now, link, lent)
+            } else {
+                self.take_failed(completion, &completions)
+            };
             if result.is_err() {
                 break;
             }
@@ -96,15 +168,24 @@ impl Rail {
         result.map(|()| worked)
     }
 
-    fn take(&mut self, completion: &Completion, link: &mut Link, lent: &mut Lent<'_>) -> Result<(), Broken> {
+    fn take(
+        &mut self,
+        completion: &Completion,
+        now: Duration,
+        link: &mut Link,
+        lent: &mut Lent<'_>,
+    ) -> Result<(), Broken> {
         let unknown = "a completion out of order";
         let (device, peer) = (&self.device, self.peer);
         let (work, index) = Work::of(completion.wr_id).ok_or_else(|| broken(device, peer, "failed", &unknown))?;
         let failed = |cause: &dyn std::fmt::Display| broken(device, peer, &format!("failed {}", work.name()), cause);
         match work {
             Work::FrameIn => {
-                let frame = self.frames.arrived(index, completion.byte_len).ok_or_else(|| failed(&unknown))?;
-                link.receive(&frame, lent).map_err(|cause| broken(device, peer, "brought", &cause))
+                let arrived = self.frames.arrived(index, completion.byte_len, now, link, lent);
+                arrived.map_err(|cause| match cause {
+                    FrameError::Order => failed(&cause),
+                    cause => broken(device, peer, "brought", &cause),
+                })
             }
             Work::FrameOut => {
                 if self.frames.sent(index) {
@@ -113,9 +194,108 @@ impl Rail {
                     Err(failed(&unknown))
                 }
             }
-            Work::ChunkIn => self.moves.received(index, completion, link).map_err(|cause| failed(&cause)),
-            Work::ChunkOut => self.moves.sent(index, link).map_err(|cause| failed(&cause)),
+            Work::ChunkIn | Work::ChunkOut => {
+                if !self.has_moves() {
+                    // Of a queue pair that is gone.
+                    return Ok(());
+                }
+                let moved = match work {
+                    Work::ChunkIn => self.moves.received(index, completion, link),
+                    _ => self.moves.sent(index, link),
+                };
+                match moved.map_err(|cause| failed(&cause)) {
+                    Err(Broken(cause)) if self.frames.reliable().is_some() => {
+                        self.trouble.get_or_insert(cause);
+                        Ok(())
+                    }
+                    moved => moved,
+                }
+            }
         }
+    }
+
+    /// Where frames come again, the queue pair for moves can be done without.
+    fn take_failed(&mut self, completion: &Completion, all: &VecDeque<Completion>) -> Result<(), Broken> {
+        let of_moves = matches!(Work::of(completion.wr_id), Some((Work::ChunkIn | Work::ChunkOut, _)));
+        let cause = self.failure(first_cause(completion, all));
+        if !of_moves || self.frames.reliable().is_none() {
+            return Err(cause);
+        }
+        if self.has_moves() {
+            self.trouble.get_or_insert(cause.0);
+        }
+        Ok(())
+    }
+
+    fn has_moves(&self) -> bool {
+        self.trouble.is_none() && self.pairs.as_ref().is_some_and(|pairs| pairs.moves.is_some())
+    }
+
+    /// Finds out that a message does not come over a device that promises nothing: nothing moves, although the peer is there
+    /// and has had time.
+    fn watch_moves(&mut self, now: Duration, link: &mut Link) {
+        let Some(reliable) = self.frames.reliable().filter(|_| self.has_moves()) else { return };
+        let Some(at) = self.moves.pending(link) else {
+            self.stall = None;
+            return;
+        };
+        let stall = match &mut self.stall {
+            Some(stall) if stall.at == at => stall,
+            stall => {
+                *stall = Some(Stall { at, since: now, asked: None, answered: None });
+                return;
+            }
+        };
+        match (stall.asked, stall.answered) {
+            (None, _) if now >= stall.since + STALL => {
+                stall.asked = Some(reliable.next());
+                link.nudge();
+            }
+            (Some(asked), None) if reliable.has_acknowledged(asked) => stall.answered = Some(now),
+            (_, Some(answered)) if now >= answered + STALL => {
+                self.trouble = Some("chunks of a message do not come".into());
+            }
+            _ => {}
+        }
+    }
+
+    /// Gives the queue pair for moves up, if there is trouble with it.
+    fn fall_back(&mut self, link: &mut Link) {
+        let Some(cause) = self.trouble.take() else { return };
+        let Some(pairs) = &mut self.pairs else { return };
+        if pairs.moves.take().is_none() {
+            return;
+        }
+        // In this order: no device has a hand in the memory any more.
+        self.moves.clear();
+        self.stall = None;
+        link.give_up_moves();
+        tracing::warn!(
+            rank = self.peer,
+            device = &*self.device,
+            cause,
+            "large messages are copied into frames from now on: the device lost or damaged one"
+        );
+    }
+
+    /// The peer has left. Where it waits for the word that its last frame has come, it gets it before the queue pair goes:
+    /// that takes a device some microseconds.
+    fn part(&mut self) -> Result<(), Broken> {
+        let Some(pairs) = self.pairs.as_ref().filter(|_| self.frames.reliable().is_some()) else { return Ok(()) };
+        self.frames.leave(&*pairs.frames)?;
+        let mut completions = std::mem::take(&mut self.completions);
+        let end = Instant::now() + FAREWELL;
+        while !self.frames.has_gone() && Instant::now() < end {
+            thread::yield_now();
+            self.hub.deal();
+            self.hub.take(self.peer, &mut completions)?;
+            for completion in completions.drain(..) {
+                if let Some((Work::FrameOut, index)) = Work::of(completion.wr_id) {
+                    self.frames.sent(index);
+                }
+            }
+        }
+        Ok(())
     }
 
     fn failure(&self, completion: &Completion) -> Broken {
@@ -136,6 +316,8 @@ impl Wire for Rail {
         }
         let result = self.step(link, lent);
         if link.peer_left() {
+            // If that fails, it leaves without the word.
+            let _ = result.and_then(|_| self.part());
             self.sever();
             return Ok(true);
         }
@@ -147,7 +329,7 @@ impl Wire for Rail {
 
     fn push(&mut self, header: &[u8; PREFIX], payload: &[u8]) -> Result<bool, Broken> {
         let Some(pairs) = &self.pairs else { return Ok(false) };
-        let pushed = self.frames.push(&*pairs.frames, header, payload);
+        let pushed = self.frames.push(&*pairs.frames, self.now(), header, payload);
         pushed.map_err(|cause| {
             self.sever();
             broken(&self.device, self.peer, "cannot send frames", &cause)
@@ -168,6 +350,15 @@ impl Wire for Rail {
 
     fn is_idle(&self) -> bool {
         self.pairs.is_none() || self.frames.is_idle()
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.pairs.as_ref()?;
+        Some(self.start + self.frames.deadline()?)
+    }
+
+    fn is_demanding(&self) -> bool {
+        self.frames.reliable().is_some()
     }
 
     fn sever(&mut self) {

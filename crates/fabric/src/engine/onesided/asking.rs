@@ -139,8 +139,8 @@ impl Link {
         count: u64,
         frame: &(impl Incoming + ?Sized),
     ) -> Result<(), ProtocolError> {
-        let whole = PREFIX as u64 + count.saturating_mul(size_of::<Answer>() as u64);
-        if count == 0 || frame.len() as u64 != whole {
+        let bytes = (frame.len() - PREFIX) as u64;
+        if count == 0 || count.checked_mul(size_of::<Answer>() as u64) != Some(bytes) {
             return Err(ProtocolError::Malformed { what: "the number of answers in a frame" });
         }
         for at in (PREFIX..frame.len()).step_by(size_of::<Answer>()) {

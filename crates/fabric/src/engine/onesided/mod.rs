@@ -35,6 +35,8 @@ pub(super) mod wire;
 
 use std::collections::VecDeque;
 
+use fulmen_memory::Exposed;
+
 use self::wire::Answer;
 use super::exports::Exports;
 use super::link::{Inbound, Link};
@@ -160,6 +162,12 @@ impl OneSided {
         !self.has_frames() && self.unanswered == 0 && self.unordered == 0 && self.serving == 0
     }
 
+    /// As a peer does that goes on without answers.
+    #[cfg(test)]
+    pub(super) fn forget_asked(&mut self) {
+        self.unanswered = 0;
+    }
+
     pub(super) fn has_answers(&self) -> bool {
         !self.answers.is_empty()
     }
@@ -205,7 +213,7 @@ impl Link {
     /// was added to. Of a put that is refused nothing is written; one that is given up midway may be written in part.
     pub fn put(&mut self, to: At, source: Source, then: Option<Counter>) -> OpId {
         let phase = match &source {
-            Source::Offered { memory, .. } if !memory.is_empty() => SendPhase::Offering,
+            Source::Offered { memory, .. } if !memory.is_empty() && !self.config.verify => SendPhase::Offering,
             _ => SendPhase::Streaming { sent: 0, to: None },
         };
         self.ask(Op::Send(Send { purpose: SendFor::Put(Put { to, then }), source, phase }))
@@ -247,6 +255,33 @@ impl Link {
     #[must_use]
     pub fn served(&self) -> u32 {
         self.one.served
+    }
+
+    /// Whether all one-sided operations of this end have ended.
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        self.one.asks.is_empty() && self.one.unanswered == 0
+    }
+
+    /// Whether a request of the peer that was accepted still reads or writes any of these bytes.
+    #[must_use]
+    pub fn is_serving(&self, memory: &Exposed) -> bool {
+        let overlaps = |other: &Exposed| {
+            let end = |memory: &Exposed| memory.offset() + memory.len();
+            let same = memory.region().id() == other.region().id();
+            same && memory.offset() < end(other) && other.offset() < end(memory)
+        };
+        let serves = |id: OpId| match self.ops.peek(id) {
+            Op::Recv(Recv { purpose: RecvFor::Served(put), target, .. }) => {
+                let counts = put.then.as_ref().is_some_and(|growth| overlaps(&growth.word));
+                counts || matches!(target, Target::Memory { memory, .. } if overlaps(memory))
+            }
+            Op::Send(Send { purpose: SendFor::Served { .. }, source, .. }) => {
+                matches!(source, Source::Memory(memory) | Source::Offered { memory, .. } if overlaps(memory))
+            }
+            _ => false,
+        };
+        self.one.serving > 0 && self.ops.ids().into_iter().any(serves)
     }
 
     /// The memory that the peer may reach.

@@ -134,7 +134,7 @@ impl Link {
             if put.len == 0 {
                 return Err(ProtocolError::Malformed { what: "an offer of nothing" });
             }
-            let place = Place { key: place.key.get(), offset: place.offset.get() };
+            let place = Place { key: place.key.get(), offset: place.offset.get(), checksum: 0 };
             match self.permit(&put) {
                 Ok((found, then)) => {
                     let op = self.serve_put(&put, found, then);
@@ -241,8 +241,9 @@ impl Link {
             }
         };
         let in_one = len <= (self.config.frame - FRAGMENT_HEADER) as u64;
+        let may_offer = !in_one && !self.config.verify;
         let (source, phase) = match found {
-            Found { memory, direct: Some(place) } if !in_one && request.flags & DIRECT != 0 => {
+            Found { memory, direct: Some(place) } if may_offer && request.flags & DIRECT != 0 => {
                 (Source::Offered { memory, place }, SendPhase::Offering)
             }
             Found { memory, .. } => (Source::Memory(memory), SendPhase::Streaming { sent: 0, to: Some(to) }),

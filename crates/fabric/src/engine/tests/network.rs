@@ -87,7 +87,7 @@ impl World {
     pub(super) fn offer(&mut self, memory: &Exposed) -> Place {
         let key = self.places.len() as u64 + 100;
         self.places.insert(key, memory.clone());
-        Place { key, offset: 0 }
+        Place { key, ..Place::default() }
     }
 
     pub(super) fn length(&mut self) -> usize {
@@ -258,7 +258,7 @@ impl World {
         memory.write(*come, &bytes);
         *come += count;
         if *come == memory.len() {
-            link.landed(*op);
+            assert!(link.landed(*op));
             posted.pop_front();
         }
         true

@@ -95,7 +95,7 @@ impl Remote {
             } else {
                 let key = places.len() as u64 + 100;
                 places.insert(key, area.whole.clone());
-                let place = Place { key, offset: GUARD as u64 };
+                let place = Place { key, offset: GUARD as u64, ..Place::default() };
                 exports.add_direct(area.memory.clone(), rights, place).unwrap()
             };
             area

@@ -1,0 +1,320 @@
+//! What a rank has shared, and what it has taken back.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fulmen_memory::{Exposed, Region};
+use fulmen_reach::{ReachError, ShareKey};
+
+use super::RemoteKey;
+use super::table::{self, Area, Export, Hazards, SLOTS, fence_everywhere, fences};
+use crate::engine::{Exports, Place, Rights};
+use crate::map::Neighbours;
+use crate::{FabricError, OpName};
+
+/// The longest operation of a rank that runs, and how often it is looked for.
+const PATIENCE: Duration = Duration::from_secs(2);
+const NAP: Duration = Duration::from_micros(100);
+
+/// One-sided operations of a rank, in both roles.
+pub(crate) struct OneSided {
+    rank: u32,
+    /// By rank; this rank's own, too. Where ranks do not map one another's memory, only that.
+    areas: Vec<Option<Area>>,
+    /// This rank's own.
+    pub(super) hazards: Hazards,
+    neighbours: Option<Arc<Neighbours>>,
+    /// What peers reach through the links to them.
+    exports: Exports,
+    /// Where the links' large moves reach memory.
+    direct: Direct,
+    books: Mutex<Books>,
+    /// Peers may ask this rank's links for something, and nobody else answers.
+    serves: AtomicBool,
+    /// How many shares are in quarantine, to be looked at without the lock.
+    quarantined: AtomicUsize,
+}
+
+/// Says where large moves of the links reach memory, if they do.
+pub(crate) type Direct = Box<dyn Fn(&Exposed) -> Option<Place> + Send + Sync>;
+
+#[derive(Default)]
+struct Books {
+    /// Lines of the exports that were used before.
+    free: Vec<u32>,
+    /// The first one that was not.
+    fresh: u32,
+    /// By line.
+    shares: HashMap<u32, Own>,
+    /// Regions that others may map because of shares in them: by id, how many there are.
+    regions: HashMap<u64, (ShareKey, usize)>,
+    /// Memory of shares that have ended, which a peer may still be writing.
+    quarantine: Vec<(u32, Own)>,
+}
+
+/// A share of this rank.
+#[derive(Clone)]
+struct Own {
+    tag: u64,
+    memory: Exposed,
+    /// Whether its region is listed in the books.
+    listed: bool,
+}
+
+impl OneSided {
+    /// `controls` are the areas of all ranks, as far as they are mapped here.
+    pub(crate) fn new(
+        rank: u32,
+        controls: Vec<Option<Exposed>>,
+        neighbours: Option<Arc<Neighbours>>,
+        exports: Exports,
+        direct: Direct,
+    ) -> OneSided {
+        let areas: Vec<_> = controls.into_iter().map(|control| control.map(Area::new)).collect();
+        let own = areas[rank as usize].clone().expect("this rank's own control region");
+        if fences::available() {
+            own.promise_fences();
+        }
+        OneSided {
+            rank,
+            areas,
+            hazards: Hazards::new(own),
+            neighbours,
+            exports,
+            direct,
+            books: Mutex::default(),
+            serves: AtomicBool::new(false),
+            quarantined: AtomicUsize::new(0),
+        }
+    }
+
+    fn books(&self) -> MutexGuard<'_, Books> {
+        // Each change is made in an order in which what was done so far is right.
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A rank's area, if it is mapped here.
+    pub(super) fn area(&self, rank: u32) -> Option<&Area> {
+        self.areas.get(rank as usize)?.as_ref()
+    }
+
+    pub(super) fn own(&self) -> &Area {
+        self.areas[self.rank as usize].as_ref().expect("this rank's own area")
+    }
+
+    /// Whether threads of this rank can leave the fence to the owner of a share.
+    pub(super) fn trusts_fences_of(&self, area: &Area) -> bool {
+        fences::available() && area.promises_fences()
+    }
+
+    pub(super) fn share(&self, op: OpName, memory: &Exposed, rights: Rights) -> Result<RemoteKey, FabricError> {
+        let rank = self.rank;
+        let writes = rights.intersects(Rights::WRITE | Rights::ATOMIC);
+        if writes && !memory.region().is_writable() {
+            return Err(FabricError::NotPermitted { op, rank, need: rights - Rights::READ });
+        }
+        let mut books = self.books();
+        let slot = books.take_slot().ok_or(FabricError::TooManyShares { op, most: SLOTS })?;
+        let (region, listed) = match self.publish_region(&mut books, memory.region()) {
+            Ok(published) => published,
+            Err(cause) => {
+                books.free.push(slot);
+                return Err(FabricError::Reach { op, rank, cause: Arc::new(cause) });
+            }
+        };
+        let exported = match (self.direct)(memory) {
+            Some(place) => self.exports.add_direct(memory.clone(), rights, place),
+            None => self.exports.add(memory.clone(), rights),
+        };
+        let tag = exported.map_err(|cause| {
+            books.free.push(slot);
+            if listed {
+                self.withdraw_region(&mut books, memory.region().id());
+            }
+            FabricError::NoRandom { op, cause }
+        })?;
+        if region == 0 && self.areas.len() > 1 {
+            self.serves.store(true, Ordering::Release);
+        }
+        let (offset, len) = (memory.offset() as u64, memory.len() as u64);
+        self.own().line(slot as usize).publish(tag, Export { offset, len, rights: rights.bits(), region });
+        books.shares.insert(slot, Own { tag, memory: memory.clone(), listed });
+        Ok(RemoteKey { rank, len, rights: rights.bits(), slot, tag })
+    }
+
+    /// Lets peers map the region: the key for that (0 if they cannot), and whether it is listed in the books.
+    fn publish_region(&self, books: &mut Books, region: &Region) -> Result<(u64, bool), ReachError> {
+        let Some(neighbours) = &self.neighbours else { return Ok((0, false)) };
+        if let Some(key) = neighbours.pool_key(region) {
+            return Ok((key.to_u64(), false));
+        }
+        if let Some((key, users)) = books.regions.get_mut(&region.id()) {
+            *users += 1;
+            return Ok((key.to_u64(), true));
+        }
+        match neighbours.publish(region) {
+            Ok(key) => {
+                books.regions.insert(region.id(), (key, 1));
+                Ok((key.to_u64(), true))
+            }
+            Err(ReachError::NotShareable) => Ok((0, false)),
+            Err(cause) => Err(cause),
+        }
+    }
+
+    /// This rank's own share of that tag.
+    pub(super) fn memory(&self, slot: u32, tag: u64) -> Option<Exposed> {
+        let books = self.books();
+        books.shares.get(&slot).filter(|own| own.tag == tag).map(|own| own.memory.clone())
+    }
+
+    /// Ends a share: nobody begins to work on it any more. False if it has ended before.
+    pub(super) fn revoke(&self, slot: u32, tag: u64) -> bool {
+        let mut books = self.books();
+        let Some(own) = books.shares.remove(&slot) else { return false };
+        if own.tag != tag {
+            books.shares.insert(slot, own);
+            return false;
+        }
+        self.own().line(slot as usize).clear();
+        self.exports.remove(tag);
+        // The memory stays here until it is known that nobody works on it.
+        books.quarantine.push((slot, own));
+        self.quarantined.store(books.quarantine.len(), Ordering::Release);
+        drop(books);
+        fence_everywhere();
+        true
+    }
+
+    /// The memory of this share, which has ended, if somebody may still work on it.
+    pub(crate) fn in_quarantine(&self, slot: u32, tag: u64) -> Option<Exposed> {
+        let books = self.books();
+        // Once it has left the quarantine, another share may have the line.
+        let kept = books.quarantine.iter().find(|(kept, own)| *kept == slot && own.tag == tag)?;
+        Some(kept.1.memory.clone())
+    }
+
+    /// The ranks that are in the middle of an operation on mapped memory of the share in this line.
+    pub(crate) fn working_on(&self, slot: u32) -> Vec<u32> {
+        let share = table::name(self.rank, slot as usize);
+        let works = |(rank, area): (u32, &Option<Area>)| {
+            let area = area.as_ref()?;
+            (area.works_on(share) && self.is_alive(rank)).then_some(rank)
+        };
+        (0..).zip(&self.areas).filter_map(works).collect()
+    }
+
+    /// Whether a rank's process may still do anything.
+    fn is_alive(&self, rank: u32) -> bool {
+        rank == self.rank || self.neighbours.as_ref().is_some_and(|neighbours| neighbours.is_alive(rank))
+    }
+
+    /// Lets go of the memory of shares that have ended, if nobody works on it any more.
+    pub(crate) fn sweep(&self, is_free: impl Fn(u32, &Exposed) -> bool) {
+        if !self.has_quarantined() {
+            return;
+        }
+        let kept: Vec<_> = self.books().quarantine.clone();
+        // Without the lock, since whoever looks may have to wait for others.
+        let free: Vec<_> = kept.into_iter().filter(|(slot, own)| is_free(*slot, &own.memory)).collect();
+        let mut books = self.books();
+        for (slot, own) in &free {
+            let Some(at) = books.quarantine.iter().position(|(kept, other)| kept == slot && other.tag == own.tag)
+            else {
+                continue;
+            };
+            books.quarantine.swap_remove(at);
+            books.free.push(*slot);
+            if own.listed {
+                self.withdraw_region(&mut books, own.memory.region().id());
+            }
+        }
+        self.quarantined.store(books.quarantine.len(), Ordering::Release);
+        // Memory goes without the lock.
+        drop(books);
+    }
+
+    /// Whether links have to be served although this rank's program does nothing with them.
+    pub(crate) fn serves(&self) -> bool {
+        self.serves.load(Ordering::Acquire)
+    }
+
+    /// A thread waits for a word of a share, until it says that it does no longer.
+    pub(super) fn begin_wait(&self, slot: u32) {
+        // Whoever changes a word looks at this after that, and the thread at the word after this.
+        self.own().line(slot as usize).listeners().fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub(super) fn end_wait(&self, slot: u32) {
+        self.own().line(slot as usize).listeners().fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Whether memory waits for a peer that may still write it.
+    #[inline]
+    pub(crate) fn has_quarantined(&self) -> bool {
+        self.quarantined.load(Ordering::Acquire) > 0
+    }
+
+    fn withdraw_region(&self, books: &mut Books, region: u64) {
+        let Some((key, users)) = books.regions.get_mut(&region) else { return };
+        *users -= 1;
+        if *users == 0 {
+            if let Some(neighbours) = &self.neighbours {
+                neighbours.withdraw(*key);
+            }
+            books.regions.remove(&region);
+        }
+    }
+
+    /// Ends all shares: this rank's fabric is over. Memory on which somebody works stays in quarantine.
+    pub(crate) fn revoke_all(&self) {
+        let all: Vec<_> = self.books().shares.iter().map(|(slot, own)| (*slot, own.tag)).collect();
+        for (slot, tag) in all {
+            self.revoke(slot, tag);
+        }
+    }
+}
+
+impl Drop for OneSided {
+    /// Memory that a peer may still write is never used for anything else, although nobody looks after it any more.
+    fn drop(&mut self) {
+        let kept = std::mem::take(&mut self.books().quarantine);
+        for (slot, own) in kept {
+            if !self.working_on(slot).is_empty() {
+                std::mem::forget(own.memory);
+            }
+        }
+    }
+}
+
+impl OneSided {
+    /// Ends all shares, and waits until none of the ranks that go on is in the middle of an operation on them: no longer than
+    /// such a rank needs for one, unless it was stopped just now.
+    pub(crate) fn retire(&self, goes_on: impl Fn(u32) -> bool) {
+        self.revoke_all();
+        let end = Instant::now() + PATIENCE;
+        let works = || {
+            let books = self.books();
+            let mut working = books.quarantine.iter().flat_map(|(slot, _)| self.working_on(*slot));
+            working.any(&goes_on)
+        };
+        while works() && Instant::now() < end {
+            thread::sleep(NAP);
+        }
+    }
+}
+
+impl Books {
+    fn take_slot(&mut self) -> Option<u32> {
+        if let Some(slot) = self.free.pop() {
+            return Some(slot);
+        }
+        (self.fresh < SLOTS as u32).then(|| {
+            self.fresh += 1;
+            self.fresh - 1
+        })
+    }
+}

@@ -1,0 +1,308 @@
+//! Groups that go on after processes were killed or stopped: every rank is this test's own executable, started again.
+#![cfg(target_os = "linux")]
+
+use std::env;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use fulmen::parts::fabric::bootstrap::{Heartbeat, Options as CoordinatorOptions, Serving};
+use fulmen::parts::fabric::{Coordinator, Secret};
+use fulmen::prelude::*;
+
+/// Says what a rank that a test starts is to do when the group fails: `shrink` or `rejoin`.
+const ROLE: &str = "FULMEN_TEST_RECOVERY";
+/// How many elements it reduces.
+const COUNT: &str = "FULMEN_TEST_COUNT";
+
+/// Shared memory, and the device profiles.
+const PROFILES: [&str; 3] = ["", "infiniband", "thunderbolt"];
+const SIZE: u32 = 3;
+/// No process is taken for lost because the machine is busy.
+const PATIENT: Duration = Duration::from_secs(600);
+
+/// The ranks themselves. Nothing when it runs as a test.
+#[test]
+fn a_rank() {
+    let Ok(role) = env::var(ROLE) else { return };
+    let count = env::var(COUNT).unwrap().parse().unwrap();
+    let mut group = fulmen::init().unwrap();
+    say(&group, "joined");
+    let mut kept = group.alloc::<f32>(count).unwrap();
+    let mut rounds = 0;
+    loop {
+        let Err(error) = round(&group, &mut kept, count) else {
+            rounds += 1;
+            // Enough to know that all of the group go on.
+            if rounds == 3 {
+                say(&group, "works");
+            }
+            continue;
+        };
+        println!("\n@failed {error}");
+        let next = if role == "shrink" { group.shrink() } else { group.rejoin() };
+        match next {
+            Ok(next) => {
+                let later = group.barrier().unwrap_err();
+                assert!(matches!(later, CollectiveError::Poisoned { .. }), "{later}");
+                group = next;
+            }
+            Err(CollectiveError::Partitioned { with, without }) => {
+                println!("\n@out {with:?} {without:?}");
+                return;
+            }
+            // Nobody is left to go on with: the coordinator has gone with the test.
+            Err(error) => panic!("{error}"),
+        }
+        rounds = 0;
+        say(&group, "regrouped");
+    }
+}
+
+/// Sums over all ranks, of a buffer that stays and of one that is new, are right bit by bit.
+fn round(group: &Group, kept: &mut Buffer<f32>, count: usize) -> Result<(), CollectiveError> {
+    let value = |member: u32, at: usize| 0.1 + member as f32 * 1.7 + (at % 1000) as f32 / 7.0;
+    let me = group.members()[group.rank() as usize];
+    let sum = |at: usize| {
+        let (first, others) = group.members().split_first().unwrap();
+        others.iter().fold(value(*first, at), |sum, member| sum + value(*member, at))
+    };
+    let mut fresh = group.alloc::<f32>(count)?;
+    for buffer in [kept, &mut fresh] {
+        buffer.iter_mut().enumerate().for_each(|(at, element)| *element = value(me, at));
+        group.all_reduce(buffer, ReduceOp::Sum)?;
+        for (at, element) in buffer.iter().enumerate() {
+            assert_eq!(element.to_bits(), sum(at).to_bits(), "element {at}");
+        }
+    }
+    Ok(())
+}
+
+fn say(group: &Group, word: &str) {
+    let failed: Vec<u32> = group.failed().iter().map(|lost| lost.rank).collect();
+    let generation = group.fabric().generation();
+    // The harness has begun a line.
+    println!("\n@{word} {:?} {failed:?} {generation:x} {}", group.members(), usage());
+    std::io::stdout().flush().unwrap();
+}
+
+/// What a leak would make grow: descriptors, mappings, threads, KiB of memory.
+fn usage() -> String {
+    let count = |path: &str| fs::read_dir(path).unwrap().count();
+    let maps = fs::read_to_string("/proc/self/maps").unwrap().lines().count();
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    let resident = resident.trim().trim_end_matches(" kB");
+    format!("{} {maps} {} {resident}", count("/proc/self/fd"), count("/proc/self/task"))
+}
+
+/// Ranks that meet at a coordinator of this process.
+struct World {
+    coordinator: Serving,
+    secret: Secret,
+    role: &'static str,
+    profile: &'static str,
+    count: usize,
+}
+
+impl World {
+    fn new(role: &'static str, profile: &'static str, count: usize, silence: Duration) -> World {
+        println!("over {profile:?}");
+        let secret = Secret::generate().unwrap();
+        let heartbeat = Heartbeat { every: (silence / 5).min(Duration::from_secs(2)), silence };
+        let options = CoordinatorOptions { heartbeat, ..CoordinatorOptions::default() };
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let coordinator = Coordinator::bind(address, SIZE, secret.clone(), options).unwrap().serve().unwrap();
+        World { coordinator, secret, role, profile, count }
+    }
+
+    fn start(&self, rank: u32) -> Rank {
+        let mut process = Command::new(env::current_exe().unwrap())
+            .args(["--exact", "a_rank", "--nocapture", "--test-threads=1"])
+            .env(ROLE, self.role)
+            .env(COUNT, self.count.to_string())
+            .env("FULMEN_RANK", rank.to_string())
+            .env("FULMEN_SIZE", SIZE.to_string())
+            .env("FULMEN_COORDINATOR", self.coordinator.local_addr().to_string())
+            .env("FULMEN_SECRET_FD", "0")
+            .env("FULMEN_TIMEOUT", "120")
+            .env("FULMEN_POOL", "256M")
+            .env("FULMEN_PROFILE", self.profile)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        process.stdin.take().unwrap().write_all(self.secret.to_hex().as_bytes()).unwrap();
+        let output = BufReader::new(process.stdout.take().unwrap());
+        Rank { process, output }
+    }
+
+    fn start_all(&self) -> Vec<Rank> {
+        let mut ranks: Vec<Rank> = (0..SIZE).map(|rank| self.start(rank)).collect();
+        hear_all(&mut ranks, "works");
+        ranks
+    }
+}
+
+/// A process that does not outlive its test.
+struct Rank {
+    process: Child,
+    output: BufReader<ChildStdout>,
+}
+
+/// What a rank says of itself.
+#[derive(Debug, PartialEq)]
+struct Said {
+    members: String,
+    failed: String,
+    generation: String,
+    usage: Vec<u64>,
+}
+
+impl Rank {
+    /// Reads what it says until it says this, and gives what follows the word.
+    fn hear(&mut self, word: &str) -> String {
+        let mut line = String::new();
+        loop {
+            line.clear();
+            assert!(self.output.read_line(&mut line).unwrap() > 0, "the rank ended before it said \"{word}\"");
+            if let Some((_, rest)) = line.trim_end().split_once(&format!("@{word}")) {
+                return rest.trim().to_owned();
+            }
+        }
+    }
+
+    fn said(&mut self, word: &str) -> Said {
+        let text = self.hear(word);
+        let (members, rest) = text.split_once("] [").unwrap();
+        let (failed, rest) = rest.split_once("] ").unwrap();
+        let (generation, usage) = rest.split_once(' ').unwrap();
+        let usage = usage.split(' ').map(|number| number.parse().unwrap()).collect();
+        Said {
+            members: members.trim_start_matches('[').to_owned(),
+            failed: failed.to_owned(),
+            generation: generation.to_owned(),
+            usage,
+        }
+    }
+
+    fn signal(&self, signal: &str) {
+        let sent = Command::new("kill").args([signal, &self.process.id().to_string()]).status().unwrap();
+        assert!(sent.success());
+    }
+}
+
+impl Drop for Rank {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// What all of them say; of the same group.
+fn hear_all(ranks: &mut [Rank], word: &str) -> Vec<Said> {
+    let said: Vec<Said> = ranks.iter_mut().map(|rank| rank.said(word)).collect();
+    assert!(said.iter().all(|other| {
+        (&other.members, &other.failed, &other.generation) == (&said[0].members, &said[0].failed, &said[0].generation)
+    }));
+    said
+}
+
+fn full() -> bool {
+    env::var("FULMEN_TEST_TIER").is_ok_and(|tier| tier == "full")
+}
+
+#[test]
+fn survivors_shrink_until_one_is_left() {
+    for profile in PROFILES {
+        let world = World::new("shrink", profile, 100_000, PATIENT);
+        let mut ranks = world.start_all();
+        drop(ranks.remove(1));
+        for rank in &mut ranks {
+            let failed = rank.hear("failed");
+            assert!(failed.contains("was lost") || failed.contains("has ended"), "{failed}");
+        }
+        let said = hear_all(&mut ranks, "regrouped");
+        assert_eq!((said[0].members.as_str(), said[0].failed.as_str()), ("0, 2", "1"));
+        hear_all(&mut ranks, "works");
+        drop(ranks.remove(0));
+        let said = hear_all(&mut ranks, "regrouped");
+        assert_eq!((said[0].members.as_str(), said[0].failed.as_str()), ("2", "0"));
+        hear_all(&mut ranks, "works");
+    }
+}
+
+/// How many kills in a row; of how many a leak is told from what is there once.
+fn cycles() -> (usize, usize) {
+    if full() { (1000 / PROFILES.len() + 1, 50) } else { (7, 3) }
+}
+
+#[test]
+fn processes_take_the_places_of_those_that_were_killed_and_nothing_is_left_of_them() {
+    for profile in PROFILES {
+        let world = World::new("rejoin", profile, 20_000, PATIENT);
+        let mut ranks = world.start_all();
+        let mut usages: Vec<Vec<u64>> = Vec::new();
+        let (cycles, settled) = cycles();
+        for cycle in 0..cycles {
+            // In the middle of whatever they do.
+            thread::sleep(Duration::from_millis(cycle as u64 % 7));
+            drop(ranks.pop());
+            let replacement = world.start(SIZE - 1);
+            ranks.push(replacement);
+            let said = hear_all(&mut ranks[..2], "regrouped");
+            assert_eq!((said[0].members.as_str(), said[0].failed.as_str()), ("0, 1, 2", "2"), "cycle {cycle}");
+            let said = hear_all(&mut ranks, "works");
+            usages.push(said[0].usage.clone());
+        }
+        println!("descriptors, mappings, threads, KiB: {:?} … {:?}", usages[settled], usages.last().unwrap());
+        let first: Vec<u64> =
+            (0..4).map(|what| usages[..=settled].iter().map(|usage| usage[what]).max().unwrap()).collect();
+        let last = usages.last().unwrap();
+        // The allocator may take some pages more; one leaked buffer a cycle would be more than that.
+        let slack = [2, 8, 1, 16 << 10];
+        for (what, (first, last)) in first.iter().zip(last).enumerate() {
+            assert!(*last <= first + slack[what], "{what}: {first} became {last}: {usages:?}");
+        }
+    }
+}
+
+#[test]
+fn a_group_shrinks_and_then_all_rejoin() {
+    // Ranks shrink when they fail; the last one of each turn asks for everybody by being started in the other role.
+    for profile in PROFILES {
+        let world = World::new("shrink", profile, 1000, PATIENT);
+        let mut ranks = world.start_all();
+        drop(ranks.pop());
+        hear_all(&mut ranks, "regrouped");
+        hear_all(&mut ranks, "works");
+        drop(ranks.pop());
+        let said = hear_all(&mut ranks, "regrouped");
+        assert_eq!(said[0].members, "0");
+    }
+}
+
+#[test]
+fn what_a_rank_that_was_stopped_midway_writes_late_is_never_seen() {
+    let rounds = if full() { 10 } else { 1 };
+    for profile in PROFILES {
+        for round in 0..rounds {
+            // Buffers of 4 MB: most of the time goes into copies.
+            let world = World::new("shrink", profile, 1_000_000, Duration::from_secs(3));
+            let mut ranks = world.start_all();
+            thread::sleep(Duration::from_millis(17 * round));
+            let mut stopped = ranks.remove(1);
+            stopped.signal("-STOP");
+            let said = hear_all(&mut ranks, "regrouped");
+            assert_eq!((said[0].members.as_str(), said[0].failed.as_str()), ("0, 2", "1"));
+            stopped.signal("-CONT");
+            // They check each element, in the buffer that they had before and in new ones.
+            hear_all(&mut ranks, "works");
+            let out = stopped.hear("out");
+            assert!(out.starts_with("[1]"), "{out}");
+        }
+    }
+}
