@@ -83,7 +83,7 @@ impl World<'_> {
         let source = match key {
             Some(key) => {
                 own.places.insert(key, memory.clone());
-                Source::Offered { memory: memory.clone(), place: Place { key, offset: 0 } }
+                Source::Offered { memory: memory.clone(), place: Place { key, offset: 0, checksum: 0 } }
             }
             None => Source::Memory(memory.clone()),
         };
