@@ -336,6 +336,8 @@ enum Act {
     Ask(usize, Regroup),
     AllAsk(Regroup),
     GiveUpRegroup(usize),
+    /// Something that a process sent before it heard of the new generation.
+    Stale(usize, u64),
 }
 
 fn acts() -> impl Strategy<Value = Vec<Act>> {
@@ -353,6 +355,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
         6 => (who(), how()).prop_map(|(who, how)| Act::Ask(who, how)),
         5 => how().prop_map(Act::AllAsk),
         2 => who().prop_map(Act::GiveUpRegroup),
+        2 => (who(), 0..4u64).prop_map(|(who, number)| Act::Stale(who, number)),
     ];
     prop::collection::vec(act, 0..80)
 }
@@ -363,6 +366,8 @@ struct Process {
     rank: u32,
     /// The generation that it believes in, and its place there.
     generation: Option<(u64, u32)>,
+    /// Generations that it was in before.
+    past: Vec<u64>,
     round: u64,
     in_round: bool,
     failed: bool,
@@ -407,6 +412,7 @@ impl Model {
             | Act::Cut(who, _)
             | Act::Ask(who, _)
             | Act::GiveUpRegroup(who)
+            | Act::Stale(who, _)
                 if !self.connected(who) =>
             {
                 return;
@@ -480,6 +486,20 @@ impl Model {
                     world.hear(who as u64, ToCoordinator::Cut { generation, rank: other }, Vec::new()).ok();
                 }
             }
+            Act::Stale(who, number) => {
+                if let Some(&generation) = processes[who].past.last() {
+                    let round = Round::AllGather;
+                    let stale = [
+                        ToCoordinator::Contribute { generation, number, round },
+                        ToCoordinator::GiveUp { generation, number: Some(number) },
+                        ToCoordinator::Cut { generation, rank: number as u32 },
+                    ];
+                    for message in stale {
+                        world.hear(who as u64, message, Vec::new()).unwrap();
+                    }
+                    assert!(world.outbox.is_empty(), "nobody is told");
+                }
+            }
             Act::GiveUpRegroup(who) => {
                 if let Some(attempt) = processes[who].asking {
                     world.hear(who as u64, ToCoordinator::GiveUpRegroup { attempt }, Vec::new()).unwrap();
@@ -537,6 +557,7 @@ impl Model {
                     ToRank::Formed(formed) => {
                         prop_assert!(process.asking.take().is_some(), "{id} did not ask");
                         let rank = formed.members.binary_search(&process.rank).expect("a member") as u32;
+                        process.past.extend(process.generation.map(|(generation, _)| generation));
                         process.generation = Some((formed.generation, rank));
                         (process.failed, process.in_round, process.round) = (false, false, 0);
                         members.push(process.rank);
