@@ -92,7 +92,7 @@ impl World<'_> {
         let source = match key {
             Some(key) => {
                 own.places.insert(key, memory.clone());
-                Source::Offered { memory: memory.clone(), place: Place { key, offset: 0 } }
+                Source::Offered { memory: memory.clone(), place: Place { key, ..Place::default() } }
             }
             None => Source::Memory(memory.clone()),
         };

@@ -110,7 +110,7 @@ impl World<'_> {
                 memory.write(0, bytes);
                 let key = (offered && carrier != Carrier::Unreliable).then(|| self.key(node));
                 let source = match key {
-                    Some(key) => Source::Offered { memory: memory.clone(), place: Place { key, offset: 0 } },
+                    Some(key) => Source::Offered { memory: memory.clone(), place: Place { key, ..Place::default() } },
                     None => Source::Memory(memory.clone()),
                 };
                 let own = self.end(end).expect("operations are started on links");

@@ -18,8 +18,8 @@ pub struct Shortest {
 }
 
 /// Looks for a short schedule that breaks the same promise as `options` do: leaves out ever smaller parts of it for as
-/// long as it still fails. It ends after `steps` steps of all trials together, which is no time, so that equal options
-/// give equal answers.
+/// long as it still fails. It ends after about `steps` operations of all trials together, which is no time, so that equal
+/// options give equal answers.
 ///
 /// `None` if `options` break no promise.
 #[must_use]
@@ -78,8 +78,9 @@ impl Search {
     fn play(&mut self, options: &Options) -> Option<Run> {
         self.runs += 1;
         let run = run(options).ok()?;
-        // Each run costs something, however short it is.
-        self.left = self.left.saturating_sub(run.counts.steps + 50);
+        // What was left out costs little, and each run costs something.
+        let counts = &run.counts;
+        self.left = self.left.saturating_sub(counts.operations + counts.frames / 4 + counts.steps / 20 + 50);
         Some(run)
     }
 

@@ -250,7 +250,9 @@ impl<'a> World<'a> {
                 |tag| mix(mix(options.seed, index as u64), u64::from(pair.generation) << 8 | tag << 1 | side as u64);
             pair.lanes[side] = (0..TAGS).map(|tag| Lane::new(salt(tag), tag)).collect();
         }
-        (pair.struck, pair.killed, pair.open) = (None, [false; 2], true);
+        // A node that does nothing lets its newest links wait as well.
+        let paused = pair.nodes.iter().map(|node| self.nodes[*node].paused).max();
+        (pair.struck, pair.killed, pair.open) = (paused.filter(|until| *until > 0), [false; 2], true);
         self.digest.add(&[1, self.clock.now, index as u64, u64::from(self.pairs[index].generation)]);
     }
 
