@@ -242,7 +242,27 @@ impl Lanes {
 
     /// Whether somebody has to look after this rank's end of anything, although no thread of the program waits.
     pub(crate) fn is_busy(&self) -> bool {
-        self.is_demanding() || self.unfinished() > 0 || self.onesided.has_quarantined()
+        self.is_demanding() || self.onesided.serves() || self.unfinished() > 0 || self.onesided.has_quarantined()
+    }
+
+    /// The ranks that are in the middle of an operation on this rank's share, which has ended.
+    pub(crate) fn still_working_on(&self, slot: u32, tag: u64) -> Vec<u32> {
+        match self.onesided.in_quarantine(slot, tag) {
+            Some(memory) => self.working_on(slot, &memory),
+            None => Vec::new(),
+        }
+    }
+
+    fn working_on(&self, slot: u32, memory: &Exposed) -> Vec<u32> {
+        let mut ranks = self.onesided.working_on(slot);
+        let serving = |rank: &u32| self.lock(*rank).is_some_and(|lane| lane.link.is_serving(memory));
+        ranks.extend((0..self.lanes.len() as u32).filter(serving));
+        ranks
+    }
+
+    /// Lets go of the memory of shares that have ended, as far as nobody works on it any more.
+    pub(crate) fn sweep(&self) {
+        self.onesided.sweep(|slot, memory| self.working_on(slot, memory).is_empty());
     }
 
     /// Sends that have not ended.

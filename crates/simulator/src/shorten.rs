@@ -18,8 +18,8 @@ pub struct Shortest {
 }
 
 /// Looks for a short schedule that breaks the same promise as `options` do: leaves out ever smaller parts of it for as
-/// long as it still fails. It ends after `steps` steps of all trials together, which is no time, so that equal options
-/// give equal answers.
+/// long as it still fails. It ends after about `steps` operations of all trials together, which is no time, so that equal
+/// options give equal answers.
 ///
 /// `None` if `options` break no promise.
 #[must_use]
@@ -29,7 +29,12 @@ pub fn shorten(options: &Options, steps: u64) -> Option<Shortest> {
     let failure = first.failure.clone()?;
     search.options.steps = search.options.steps.min(failure.step + 1);
     let mut best = Found { kept: choices(&first), run: first, failure };
-    // Faults are left out apart from operations at first: most failures need few of them.
+    // Whole kinds first: many failures need no lost frames, and none of what went on between other nodes.
+    let frames: Vec<Choice> =
+        best.kept.iter().copied().filter(|choice| !matches!(choice, Choice::Frame { .. })).collect();
+    if let Some(found) = search.try_with(frames, &best.failure) {
+        best = found;
+    }
     let mut parts = 2;
     while !best.kept.is_empty() && search.left > 0 {
         let size = best.kept.len().div_ceil(parts);
@@ -73,8 +78,9 @@ impl Search {
     fn play(&mut self, options: &Options) -> Option<Run> {
         self.runs += 1;
         let run = run(options).ok()?;
-        // Each run costs something, however short it is.
-        self.left = self.left.saturating_sub(run.counts.steps + 50);
+        // What was left out costs little, and each run costs something.
+        let counts = &run.counts;
+        self.left = self.left.saturating_sub(counts.operations + counts.frames / 4 + counts.steps / 20 + 50);
         Some(run)
     }
 
@@ -89,6 +95,11 @@ impl Search {
     }
 }
 
+/// The choices that had an effect, and those that were made when the promise broke, perhaps too late to tell of them.
 fn choices(run: &Run) -> Vec<Choice> {
-    Keep::new(run.story.iter().map(|(choice, _)| *choice).collect()).choices().to_vec()
+    let mut choices: Vec<Choice> = run.story.iter().map(|(choice, _)| *choice).collect();
+    if let Some(Failure { step, .. }) = run.failure {
+        choices.extend([Choice::Strike { step }, Choice::Operation { step }]);
+    }
+    Keep::new(choices).choices().to_vec()
 }

@@ -14,7 +14,7 @@ use crate::network::{Carrier, Clock, EndId, Happening, MICRO, MILLI, Time};
 use crate::random::{Dice, Digest, mix};
 use crate::report::{Broken, Counts, Failure};
 use crate::schedule::Choice;
-use crate::share::Share;
+use crate::share::{Keys, Share};
 
 /// Bytes of a node's memory. Pages that are not used cost nothing.
 const MEMORY: usize = 8 << 20;
@@ -124,7 +124,7 @@ impl<'a> World<'a> {
                     generation: 0,
                     ends: [None, None],
                     lanes: [Vec::new(), Vec::new()],
-                    books: [Book::default(), Book::default()],
+                    books: [Book::new(Keys::default(), &[]), Book::new(Keys::default(), &[])],
                     struck: None,
                     killed: [false; 2],
                     open: false,
@@ -245,12 +245,14 @@ impl<'a> World<'a> {
             let (own, peer) = (pair.nodes[side], pair.nodes[1 - side]);
             let share = |node: usize| self.nodes[node].share.as_ref().expect("a live node has shared memory");
             *end = Some(End::new(Link::with_exports(config, share(own).exports.clone()), reliable));
-            pair.books[side] = Book::new(share(peer).shadow_area(own));
+            pair.books[side] = Book::new(share(peer).keys, share(peer).shadow_area(own));
             let salt =
                 |tag| mix(mix(options.seed, index as u64), u64::from(pair.generation) << 8 | tag << 1 | side as u64);
             pair.lanes[side] = (0..TAGS).map(|tag| Lane::new(salt(tag), tag)).collect();
         }
-        (pair.struck, pair.killed, pair.open) = (None, [false; 2], true);
+        // A node that does nothing lets its newest links wait as well.
+        let paused = pair.nodes.iter().map(|node| self.nodes[*node].paused).max();
+        (pair.struck, pair.killed, pair.open) = (paused.filter(|until| *until > 0), [false; 2], true);
         self.digest.add(&[1, self.clock.now, index as u64, u64::from(self.pairs[index].generation)]);
     }
 

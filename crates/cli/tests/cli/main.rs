@@ -14,3 +14,4 @@ mod output;
 mod restart;
 mod signals;
 mod support;
+mod trace;

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::Rights;
+use crate::engine::Rights;
 
 /// Names memory that a rank shares: plain data, to be sent to the ranks that are to work on it, and to nobody else. Whoever
 /// has it can do what its rights say until the share ends; it cannot be guessed, and means nothing after that.

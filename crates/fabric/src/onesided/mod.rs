@@ -26,16 +26,20 @@
 
 mod batch;
 mod key;
+mod link;
 mod owner;
 mod remote;
 mod shared;
 mod table;
 
+use std::sync::atomic;
+use std::time::Duration;
+
 use fulmen_memory::Exposed;
 
 pub use batch::Batch;
 pub use key::{InvalidKey, RemoteKey};
-pub(crate) use owner::OneSided;
+pub(crate) use owner::{Direct, OneSided};
 pub use remote::Remote;
 pub use shared::Shared;
 pub(crate) use table::LEN as AREA;
@@ -53,7 +57,11 @@ impl Fabric {
     pub fn share(&self, memory: &Exposed, rights: Rights) -> Result<Shared, FabricError> {
         const OP: OpName = "share";
         self.inner.check_goes_on(OP)?;
+        self.inner.lanes.sweep();
         let key = self.inner.onesided.share(OP, memory, rights)?;
+        if self.inner.onesided.serves() {
+            self.inner.progress.need();
+        }
         Ok(Shared { fabric: self.clone(), key, memory: memory.clone() })
     }
 
@@ -71,13 +79,12 @@ impl Fabric {
     ///
     /// # Errors
     /// [`FabricError::NoSuchRank`], [`FabricError::PeerLost`] and [`FabricError::TimedOut`].
-    pub fn flush(&self, rank: u32, timeout: std::time::Duration) -> Result<(), FabricError> {
+    pub fn flush(&self, rank: u32, timeout: Duration) -> Result<(), FabricError> {
         const OP: OpName = "flush";
-        let _ = timeout;
         self.check_one_sided(OP, rank)?;
         // What works on mapped memory has taken effect when it returns.
-        std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
-        Ok(())
+        atomic::fence(atomic::Ordering::SeqCst);
+        self.flush_link(OP, rank, timeout)
     }
 
     /// One-sided operations on a rank's memory that this rank starts later take effect after those that it has started
@@ -88,7 +95,10 @@ impl Fabric {
     pub fn fence(&self, rank: u32) -> Result<(), FabricError> {
         const OP: OpName = "fence";
         self.check_one_sided(OP, rank)?;
-        std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+        atomic::fence(atomic::Ordering::SeqCst);
+        if let Some(mut lane) = self.inner.lanes.lock(rank) {
+            lane.link.fence();
+        }
         Ok(())
     }
 

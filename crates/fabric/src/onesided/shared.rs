@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use fulmen_memory::Exposed;
 
 use super::RemoteKey;
-use crate::{Fabric, FabricError, On, OpName, clock};
+use crate::{Action, Fabric, FabricError, On, OpName, What, clock};
 
 /// Memory that other ranks may work on, as far as the rights go that it was shared with. See [`Fabric::share`].
 ///
@@ -57,12 +57,12 @@ impl Shared {
             return Ok(value);
         }
         let onesided = &self.fabric.inner.onesided;
-        let listeners = onesided.own().line(self.key.slot as usize).listeners();
-        // Whoever changes a word looks at this after that, and this thread at the word after this.
-        listeners.fetch_add(1, Ordering::SeqCst);
+        onesided.begin_wait(self.key.slot);
+        let recorder = &self.fabric.inner.recorder;
+        let running = recorder.begin(What::of(Action::WaitCounter, self.fabric.rank(), offset, 8));
         let waited = self.fabric.wait(OP, On::All, timeout, ready);
-        listeners.fetch_sub(1, Ordering::SeqCst);
-        waited
+        onesided.end_wait(self.key.slot);
+        recorder.ended(running, waited)
     }
 
     /// Ends the share and waits until nobody is in the middle of an operation on it. After that no byte of it is changed
@@ -79,7 +79,7 @@ impl Shared {
         let until = clock::after(timeout);
         self.revoke();
         for look in 0_u32.. {
-            let missing = inner.onesided.still_working_on(self.key.slot, self.key.tag);
+            let missing = inner.lanes.still_working_on(self.key.slot, self.key.tag);
             if missing.is_empty() {
                 break;
             }
@@ -87,13 +87,13 @@ impl Shared {
                 let link = inner.link_kind();
                 return Err(FabricError::TimedOut { op: OP, link, waited: started.elapsed(), missing });
             }
-            if look < YIELDS {
+            if inner.lanes.pump_all() || look < YIELDS {
                 thread::yield_now();
             } else {
                 thread::sleep(NAP);
             }
         }
-        inner.onesided.sweep();
+        inner.lanes.sweep();
         Ok(())
     }
 
@@ -106,7 +106,7 @@ impl Drop for Shared {
     fn drop(&mut self) {
         let inner = &self.fabric.inner;
         self.revoke();
-        inner.onesided.sweep();
+        inner.lanes.sweep();
         if inner.onesided.has_quarantined() {
             inner.progress.need();
         }

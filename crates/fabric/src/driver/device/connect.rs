@@ -42,6 +42,8 @@ pub(crate) struct Rails {
     pub(crate) rails: Vec<Option<(Config, Rail)>>,
     /// How the pool is to be cut, so that each of its blocks lies in one registration.
     pub(crate) rule: ChunkRule,
+    /// The pool.
+    pub(crate) registered: Arc<Registered>,
 }
 
 /// One queue pair of a link, as its rank tells the peer.
@@ -103,7 +105,7 @@ pub(crate) fn connect(
         rails.push(Some((plan.config(&options.flow), rail)));
     }
     let rule = prepared.port.device.info().limits.registration;
-    Ok(Rails { hub, rails, rule })
+    Ok(Rails { hub, rails, rule, registered: prepared.registered })
 }
 
 fn ends_for(all: &[Vec<Option<Ends>>], from: u32, to: u32) -> Result<Ends, StartError> {
@@ -200,7 +202,7 @@ fn make(
         let (pairs, made) = make_pairs(&**domain, info, &queue, &plan, flow)?;
         let recvs = places.cut(plan.frame as usize, plan.receives(flow))?;
         let sends = places.cut(plan.frame as usize, plan.sends())?;
-        let guard = Guard::new(&plan, session.generation(), options.patience);
+        let guard = Guard::new(&plan, session.generation(), options.silence);
         let rail = Rail::new(Parts {
             peer,
             device: name.clone(),
@@ -210,7 +212,7 @@ fn make(
             moves: Moves::new(registered.clone(), peer, &plan),
             registered: registered.clone(),
             rendezvous: flow.rendezvous.max(1),
-            patience: options.patience,
+            patience: options.silence,
             entries: entries(&plan),
         });
         links.push(Some((plan, rail, pairs)));

@@ -24,4 +24,5 @@ mod rail;
 
 pub(crate) use connect::{Rails, connect};
 pub use error::DeviceError;
+pub(crate) use memory::Registered;
 pub(crate) use rail::Rail;

@@ -35,6 +35,8 @@ pub(super) mod wire;
 
 use std::collections::VecDeque;
 
+use fulmen_memory::Exposed;
+
 use self::wire::Answer;
 use super::exports::Exports;
 use super::link::{Inbound, Link};
@@ -218,7 +220,7 @@ impl Link {
     }
 
     /// Starts to get bytes out of the peer's memory: as many as the target has. A target that is `direct` is filled by the
-    /// device if the peer's memory is also, which pays for many bytes.
+    /// device if the peer's memory is also, and the bytes are more than two frames.
     pub fn get(&mut self, from: At, into: Target) -> OpId {
         let purpose = RecvFor::Get(Get { from });
         self.ask(Op::Recv(Recv { purpose, target: into, phase: RecvPhase::Asking, stash: Vec::new(), drained: 0 }))
@@ -253,6 +255,33 @@ impl Link {
     #[must_use]
     pub fn served(&self) -> u32 {
         self.one.served
+    }
+
+    /// Whether all one-sided operations of this end have ended.
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        self.one.asks.is_empty() && self.one.unanswered == 0
+    }
+
+    /// Whether a request of the peer that was accepted still reads or writes any of these bytes.
+    #[must_use]
+    pub fn is_serving(&self, memory: &Exposed) -> bool {
+        let overlaps = |other: &Exposed| {
+            let end = |memory: &Exposed| memory.offset() + memory.len();
+            let same = memory.region().id() == other.region().id();
+            same && memory.offset() < end(other) && other.offset() < end(memory)
+        };
+        let serves = |id: OpId| match self.ops.peek(id) {
+            Op::Recv(Recv { purpose: RecvFor::Served(put), target, .. }) => {
+                let counts = put.then.as_ref().is_some_and(|growth| overlaps(&growth.word));
+                counts || matches!(target, Target::Memory { memory, .. } if overlaps(memory))
+            }
+            Op::Send(Send { purpose: SendFor::Served { .. }, source, .. }) => {
+                matches!(source, Source::Memory(memory) | Source::Offered { memory, .. } if overlaps(memory))
+            }
+            _ => false,
+        };
+        self.one.serving > 0 && self.ops.ids().into_iter().any(serves)
     }
 
     /// The memory that the peer may reach.
