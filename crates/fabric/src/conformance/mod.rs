@@ -10,9 +10,11 @@
 //! back.
 
 mod case;
+mod keys;
 mod liveness;
 mod memory;
 mod messages;
+mod onesided;
 mod order;
 mod pattern;
 mod seat;
@@ -120,6 +122,7 @@ pub fn names() -> Vec<&'static str> {
 }
 
 fn cases() -> impl Iterator<Item = &'static Case> {
-    const THEMES: [&[Case]; 5] = [messages::CASES, order::CASES, windows::CASES, liveness::CASES, memory::CASES];
+    const THEMES: [&[Case]; 7] =
+        [messages::CASES, order::CASES, windows::CASES, onesided::CASES, keys::CASES, liveness::CASES, memory::CASES];
     THEMES.into_iter().flatten()
 }
