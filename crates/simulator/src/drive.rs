@@ -292,7 +292,8 @@ impl World<'_> {
         let Some(own) = self.end(to) else { return Ok(()) };
         if !own.chunk(bytes) {
             let (own, peer) = (self.node(to), self.node(to.peer()));
-            let what = format!("rank {peer} sent {} bytes to rank {own} that meet no receive", bytes.len());
+            let what =
+                format!("rank {peer} sent {} bytes to rank {own} that meet no receive, or are wrong", bytes.len());
             return Err(self.failure(Broken::Protocol, what));
         }
         self.inspect(to)?;
