@@ -13,4 +13,5 @@ mod meet;
 mod output;
 mod restart;
 mod signals;
+mod simulate;
 mod support;
