@@ -15,3 +15,4 @@ mod restart;
 mod signals;
 mod simulate;
 mod support;
+mod trace;

@@ -139,7 +139,7 @@ fn lost_chunks_are_found_out_without_checksums() {
 #[test]
 fn a_device_that_drops_everything_breaks_the_link_with_its_cause() {
     for profile in UNRELIABLE {
-        let options = FabricOptions { patience: Duration::from_millis(700), ..options() };
+        let options = FabricOptions { silence: Duration::from_millis(700), ..options() };
         let given = |rank| {
             let plan = FaultPlan { drop: Odds::ALWAYS, ..FaultPlan::quiet(1) };
             let device = if rank == 0 { Faulty::new(unreliable(profile), plan) } else { unreliable(profile) };
@@ -168,7 +168,7 @@ fn a_rank_that_computes_for_long_acknowledges_all_the_same() {
     for profile in UNRELIABLE {
         let patience = Duration::from_millis(500);
         let given = |_| {
-            let options = FabricOptions { windows: false, patience, ..options() };
+            let options = FabricOptions { windows: false, silence: patience, ..options() };
             (Providers { node: None, devices: vec![unreliable(profile)] }, options)
         };
         world::start_with(2, given, |rank, fabric| {
@@ -188,4 +188,10 @@ fn a_rank_that_computes_for_long_acknowledges_all_the_same() {
             assert_eq!(byte, [7]);
         });
     }
+}
+
+#[test]
+fn verified_data_arrive_over_each_carrier() {
+    let verified = |_| FabricOptions { verify_data: true, pool: 64 << 20, ..options() };
+    world::start_over_each(3, verified, |_, fabric| traffic(&fabric.unwrap(), 2));
 }

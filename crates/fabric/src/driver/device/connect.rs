@@ -202,7 +202,7 @@ fn make(
         let (pairs, made) = make_pairs(&**domain, info, &queue, &plan, flow)?;
         let recvs = places.cut(plan.frame as usize, plan.receives(flow))?;
         let sends = places.cut(plan.frame as usize, plan.sends())?;
-        let guard = Guard::new(&plan, session.generation(), options.patience);
+        let guard = Guard::new(&plan, session.generation(), options.silence);
         let rail = Rail::new(Parts {
             peer,
             device: name.clone(),
@@ -212,7 +212,7 @@ fn make(
             moves: Moves::new(registered.clone(), peer, &plan),
             registered: registered.clone(),
             rendezvous: flow.rendezvous.max(1),
-            patience: options.patience,
+            patience: options.silence,
             entries: entries(&plan),
         });
         links.push(Some((plan, rail, pairs)));

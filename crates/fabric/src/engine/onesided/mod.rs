@@ -220,7 +220,7 @@ impl Link {
     }
 
     /// Starts to get bytes out of the peer's memory: as many as the target has. A target that is `direct` is filled by the
-    /// device if the peer's memory is also, which pays for many bytes.
+    /// device if the peer's memory is also, and the bytes are more than two frames.
     pub fn get(&mut self, from: At, into: Target) -> OpId {
         let purpose = RecvFor::Get(Get { from });
         self.ask(Op::Recv(Recv { purpose, target: into, phase: RecvPhase::Asking, stash: Vec::new(), drained: 0 }))

@@ -167,6 +167,19 @@ impl World {
         (!recvs.is_empty()).then(|| recvs[self.dice.below(recvs.len())])
     }
 
+    /// Whether an operation may wait for the thread that lends its memory.
+    fn lends(&self) -> bool {
+        self.ends.iter().any(|end| {
+            let sends = end.sends.iter().any(|send| send.lent && send.op.is_some());
+            // Those that have met no message would wait for ever.
+            let met = |recv: &Receiving| {
+                recv.memory.is_none()
+                    && recv.op.is_some_and(|op| !end.link.posted.iter().any(|(_, posted)| *posted == op))
+            };
+            sends || end.recvs.iter().any(met) || end.remote.lends()
+        })
+    }
+
     /// Sends one frame, if one is to go.
     pub(super) fn transmit(&mut self, side: usize) -> bool {
         let frame = self.with_lent(side, |link, lent| {
@@ -344,8 +357,8 @@ impl World {
     /// Runs until nothing moves any more.
     pub(super) fn settle(&mut self) {
         let mut idle = 0;
-        // Whose memory is lent is left to chance.
-        while idle < 1000 {
+        // When a device is done is left to chance, and even more whose memory is lent.
+        while idle < 60 || (idle < 1000 && self.lends()) {
             let mut moved = false;
             for side in 0..2 {
                 moved |= self.transmit(side);
