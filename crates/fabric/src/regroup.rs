@@ -150,7 +150,6 @@ impl Inner {
             return;
         }
         self.progress.stop();
-        self.onesided.revoke_all();
         // Before memory goes: a callback waits for the threads that work on that of peers.
         self.retirement.over.store(true, Ordering::Release);
         let callbacks = std::mem::take(&mut *lock(&self.retirement.on_end));

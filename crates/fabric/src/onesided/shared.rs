@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use fulmen_memory::Exposed;
 
 use super::RemoteKey;
-use crate::{Fabric, FabricError, On, OpName, clock};
+use crate::{Action, Fabric, FabricError, On, OpName, What, clock};
 
 /// Memory that other ranks may work on, as far as the rights go that it was shared with. See [`Fabric::share`].
 ///
@@ -60,13 +60,15 @@ impl Shared {
         }
         let onesided = &self.fabric.inner.onesided;
         onesided.begin_wait(self.key.slot);
+        let recorder = &self.fabric.inner.recorder;
+        let running = recorder.begin(What::of(Action::WaitCounter, self.fabric.rank(), offset, 8));
         let waited = match self.key.device {
             None => self.fabric.wait(OP, On::All, timeout, ready),
             // A peer's device changes words, and tells nobody.
             Some(_) => self.fabric.wait_in_naps(OP, On::All, timeout, DEVICE_NAP, ready),
         };
         onesided.end_wait(self.key.slot);
-        waited
+        recorder.ended(running, waited)
     }
 
     /// Ends the share and waits until nobody is in the middle of an operation on it. After that no byte of it is changed

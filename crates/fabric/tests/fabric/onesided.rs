@@ -283,7 +283,7 @@ fn batches_do_all_of_their_operations() {
             assert_eq!(shared.memory().atomic_u64(4096).load(Ordering::SeqCst), 100 + 5);
         }
         Err(remote) => {
-            assert_eq!(remote.batch().post(LONG).unwrap(), []);
+            assert_eq!(remote.batch().post(LONG).unwrap(), Vec::<u64>::new());
             let mut batch = remote.batch();
             for at in 0..512 {
                 batch.put(at, &[at as u8]);

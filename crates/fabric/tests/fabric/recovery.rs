@@ -474,3 +474,43 @@ fn a_callback_is_called_once_at_the_end() {
     fabric.on_end(Arc::downgrade(&callback));
     assert_eq!(called.load(Ordering::SeqCst), 2, "at once");
 }
+
+/// A rank whose device dies is cut off from all others, though its process lives.
+#[test]
+fn ranks_go_on_without_one_whose_device_died() {
+    use fulmen_soft::Profile;
+    use fulmen_verbs::{Device, FaultPlan, Faulty, Kill, KillMode};
+
+    for profile in Profile::ALL {
+        println!("over {profile}");
+        let plan =
+            FaultPlan { kill: Some(Kill { at_request: 300, mode: KillMode::FailsEverything }), ..FaultPlan::quiet(1) };
+        let device = |rank| {
+            let device = world::device(profile);
+            if rank == 1 { Faulty::new(device, plan.clone()) as std::sync::Arc<dyn Device> } else { device }
+        };
+        let ends = world::start_devices(3, device, |rank, fabric| {
+            let fabric = fabric.unwrap();
+            let error = loop {
+                if let Err(error) = try_exchange(&fabric, None) {
+                    break error;
+                }
+            };
+            assert!(matches!(error, FabricError::PeerLost { .. }), "{error}");
+            let next = fabric.regroup(Regroup::Survivors, LONG);
+            match next {
+                Ok(next) => {
+                    assert_eq!(next.members(), [0, 2]);
+                    exchange(&next, None);
+                    true
+                }
+                Err(RecoveryError::Regroup(RegroupError::Partitioned { with, without })) => {
+                    assert_eq!((rank, with, without), (1, vec![1], vec![0, 2]));
+                    false
+                }
+                Err(other) => panic!("rank {rank}: {other}"),
+            }
+        });
+        assert_eq!(ends, [true, false, true]);
+    }
+}

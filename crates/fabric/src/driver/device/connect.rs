@@ -253,7 +253,7 @@ fn make(
         };
         let recvs = places.cut(plan.frame as usize, plan.receives(flow))?;
         let sends = places.cut(plan.frame as usize, plan.sends())?;
-        let guard = Guard::new(&plan, session.generation(), options.patience);
+        let guard = Guard::new(&plan, session.generation(), options.silence);
         let rail = Rail::new(Parts {
             peer,
             device: name.clone(),
@@ -264,7 +264,7 @@ fn make(
             rdma,
             registered: registered.clone(),
             rendezvous: flow.rendezvous.max(1),
-            patience: options.patience,
+            patience: options.silence,
             entries: entries(&plan),
         });
         links.push(Some((plan, rail, both)));
