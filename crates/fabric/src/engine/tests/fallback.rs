@@ -33,7 +33,7 @@ const MOMENTS: [&str; 5] = ["offered", "granted", "granted and heard", "sent", "
 
 #[test]
 fn a_message_arrives_once_whenever_and_by_whomever_the_channel_is_given_up() {
-    for moment in 0..MOMENTS.len() {
+    for (moment, at) in MOMENTS.iter().enumerate() {
         for (sender, receiver) in [(true, false), (false, true), (true, true)] {
             let (mut one, mut other) = pair(Rendezvous::Matched);
             let (data, into) = (memory(LEN), memory(LEN));
@@ -63,7 +63,7 @@ fn a_message_arrives_once_whenever_and_by_whomever_the_channel_is_given_up() {
                 other.give_up_moves();
             }
             talk(&mut one, &mut other);
-            let when = format!("{}, by the sender: {sender}, by the receiver: {receiver}", MOMENTS[moment]);
+            let when = format!("{at}, by the sender: {sender}, by the receiver: {receiver}");
             assert_eq!(outcome(&mut other, recv), Some(Ok(LEN as u64)), "{when}");
             assert_eq!(outcome(&mut one, send), Some(Ok(LEN as u64)), "{when}");
             assert!(bytes(&into) == [7; LEN], "{when}");
