@@ -56,7 +56,7 @@ impl Remote {
         }
         let op = lane.link.put(self.at(offset), Source::Lent(data.len() as u64), None);
         drop(lane);
-        self.fabric.finish(PUT, self.rank, op.clone(), timeout, &mut Lent::Source(op, data)).map(drop)
+        self.fabric.finish(PUT, self.rank, op, timeout, &mut Lent::Source(op, data)).map(drop)
     }
 
     pub(super) fn link_get(&self, offset: u64, into: &Exposed, timeout: Duration) -> Result<(), FabricError> {
@@ -73,7 +73,7 @@ impl Remote {
         let mut lane = self.fabric.lane(GET, self.rank)?;
         let op = lane.link.get(self.at(offset), Target::Lent(into.len() as u64));
         drop(lane);
-        self.fabric.finish(GET, self.rank, op.clone(), timeout, &mut Lent::Target(op, into)).map(drop)
+        self.fabric.finish(GET, self.rank, op, timeout, &mut Lent::Target(op, into)).map(drop)
     }
 
     /// Memory that the device reaches, for bytes that it does not. None where it has no use for it.

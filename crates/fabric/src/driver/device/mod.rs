@@ -1,8 +1,8 @@
 //! Links over RDMA devices.
 //!
 //! Each link has two queue pairs on one device: one for frames, one for the bytes of large messages. Both are RC where both
-//! devices have it, else UC, whether it holds a SEND until its RECV is posted or loses it; nothing else than SEND and RECV is
-//! used, so that the narrowest device will do. All links of a rank complete into one queue: the [`Hub`].
+//! devices have it, else UC, whether it holds a SEND until its RECV is posted or loses it; messages use nothing
+//! else than SEND and RECV, so that the narrowest device will do. All links of a rank complete into one queue: the [`Hub`].
 //!
 //! - *Frames* ([`frames`]) are copied into registered memory and out of it. A RECV is posted for every frame that the peer
 //!   has credits for, so that no SEND ever waits for one. Over UC each frame is sealed, and comes again until it is
