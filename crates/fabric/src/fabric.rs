@@ -284,11 +284,13 @@ impl Fabric {
         let rule = rails.as_ref().map_or(ChunkRule::NONE, |rails| rails.rule);
         let exports = Exports::new();
         let direct = direct(neighbours.clone(), rails.as_ref().map(|rails| rails.registered.clone()));
+        let mut registrar = None;
         let (lanes, parker): (_, Arc<dyn Parker>) = match (&neighbours, rails) {
             (Some(neighbours), _) => {
                 (reach_lanes(rank, &control_memory, neighbours, options, &exports)?, Arc::new(bell))
             }
-            (None, Some(Rails { hub, rails, .. })) => {
+            (None, Some(Rails { hub, rails, registrar: given, .. })) => {
+                registrar = Some(given);
                 (rails.into_iter().map(|rail| device_lane(rail, &exports)).collect(), hub)
             }
             (None, None) => ((0..size).map(|_| None).collect(), Arc::new(bell)),
@@ -299,6 +301,7 @@ impl Fabric {
             neighbours.clone(),
             exports,
             direct,
+            registrar,
         ));
         let lanes = Arc::new(Lanes::new(lanes, life, neighbours.clone(), onesided.clone(), parker));
         let pool = match kept {

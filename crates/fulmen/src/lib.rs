@@ -54,7 +54,9 @@ mod init;
 pub use fulmen_collectives::{
     Buffer, CollectiveError, Complex64, DType, Data, Element, Group, Outgoing, ReduceOp, Unsupported,
 };
-pub use fulmen_fabric::{Fabric, FabricError, FabricOptions, LinkKind, Loss, PollPolicy, launch};
+pub use fulmen_fabric::{
+    Batch, Fabric, FabricError, FabricOptions, LinkKind, Loss, PollPolicy, Remote, RemoteKey, Rights, Shared, launch,
+};
 pub use half::{bf16, f16};
 pub use init::{InitError, Options, init};
 

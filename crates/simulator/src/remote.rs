@@ -141,7 +141,7 @@ impl World<'_> {
         if let Some(choice) = choice.filter(|_| self.options.story) {
             let what = self.pairs[end.pair].books[end.side].describe(number);
             let how = if offered { ", offered" } else { "" };
-            self.tell(choice, || format!("rank {node} asks rank {peer} for {what}{how}"));
+            self.tell(choice, &[node, peer], || format!("rank {node} asks rank {peer} for {what}{how}"));
         }
         Ok(())
     }
@@ -208,7 +208,7 @@ impl World<'_> {
             self.note(end, op, asked, memory, None);
             self.started(end);
         }
-        self.tell(choice, || format!("rank {node} asks rank {peer} for {count} operations at once"));
+        self.tell(choice, &[node, peer], || format!("rank {node} asks rank {peer} for {count} operations at once"));
         Ok(())
     }
 
@@ -240,7 +240,7 @@ impl World<'_> {
             }
         };
         self.note(end, op, Asked::Bad { error }, None, None);
-        self.tell(choice, || format!("rank {node} asks rank {peer} for what it must refuse ({error})"));
+        self.tell(choice, &[node, peer], || format!("rank {node} asks rank {peer} for what it must refuse ({error})"));
     }
 
     /// This end has perhaps done something for its peer.

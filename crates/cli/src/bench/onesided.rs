@@ -4,11 +4,11 @@ use std::marker::PhantomData;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fulmen::Group;
 use fulmen::parts::fabric::engine::Rights;
 use fulmen::parts::fabric::{Remote, RemoteKey, Shared};
 use fulmen::parts::kernels::as_bytes;
 use fulmen::parts::memory::Exposed;
+use fulmen::{CollectiveError, Group};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::cases::{Case, POISON};
@@ -64,6 +64,8 @@ pub struct OneSided<'a, T> {
     expected: u64,
     /// Words that were not what they must be.
     wrong: u64,
+    /// How the ranks met after they had set their memory.
+    met: Result<(), CollectiveError>,
     elements: PhantomData<T>,
 }
 
@@ -87,6 +89,7 @@ impl<'a, T: Value> OneSided<'a, T> {
             word: word as u64,
             expected: 0,
             wrong: 0,
+            met: Ok(()),
             elements: PhantomData,
         };
         let Some(peer) = peer else { return Ok(case) };
@@ -176,9 +179,12 @@ impl<T: Value> Case for OneSided<'_, T> {
             shared.memory().write(0, as_bytes(&theirs));
             shared.memory().write(self.word as usize, &0u64.to_le_bytes());
         }
+        // The peer may begin with the next call, and nothing else holds it up.
+        self.met = self.group.barrier();
     }
 
     fn call(&mut self, count: usize) -> anyhow::Result<()> {
+        std::mem::replace(&mut self.met, Ok(()))?;
         let asks = self.asks();
         match self.op {
             Op::PutLatency => (0..count).try_for_each(|_| {

@@ -75,9 +75,9 @@ impl Records {
     pub fn finish(&self, failed: bool) -> Option<String> {
         let written = ranks(&changed(&self.before, &files(&self.directory)));
         if failed && !written.is_empty() {
-            let ranks = if written.len() == 1 { "rank is" } else { "ranks are" };
+            let (count, ranks) = (written.len(), if written.len() == 1 { "rank" } else { "ranks" });
             let place = self.directory.display();
-            return Some(format!("the last operations of {} {ranks} in {place}: fulmen trace {place}", written.len()));
+            return Some(format!("the last operations of {count} {ranks} are in {place}: fulmen trace {place}"));
         }
         if self.default && !files(&self.directory).keys().any(|file| was_asked_for(file)) {
             remove(&self.directory);

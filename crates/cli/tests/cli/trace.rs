@@ -183,7 +183,10 @@ fn what_is_no_record_is_named_and_the_rest_is_used() {
     assert_eq!((absent.code, absent.err.contains("/no/such/place")), (Some(1), true), "{}", absent.err);
     assert_eq!(trace(&[]).code, Some(2));
     assert_eq!(trace(&["--pid", "0"]).code, Some(2));
-    let stranger = trace(&["--pid", &getpid().as_raw_nonzero().to_string()]);
+    let mut sleeper = Command::new("sleep").arg("1000").spawn().unwrap();
+    let stranger = trace(&["--pid", &sleeper.id().to_string()]);
+    sleeper.kill().unwrap();
+    sleeper.wait().unwrap();
     assert_eq!((stranger.code, stranger.err.contains("no ranks that record")), (Some(1), true), "{}", stranger.err);
 
     let ended = run("late", "3", &[], runtime.path()).end();

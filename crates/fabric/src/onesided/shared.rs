@@ -23,6 +23,8 @@ pub struct Shared {
 
 /// Looks at others' work that the processor is given to somebody else between, before this thread sleeps between.
 const YIELDS: u32 = 100;
+/// How often a word is looked at that a peer's device may change.
+const DEVICE_NAP: Duration = Duration::from_micros(500);
 /// How long it sleeps.
 const NAP: Duration = Duration::from_micros(200);
 
@@ -60,7 +62,11 @@ impl Shared {
         onesided.begin_wait(self.key.slot);
         let recorder = &self.fabric.inner.recorder;
         let running = recorder.begin(What::of(Action::WaitCounter, self.fabric.rank(), offset, 8));
-        let waited = self.fabric.wait(OP, On::All, timeout, ready);
+        let waited = match self.key.device {
+            None => self.fabric.wait(OP, On::All, timeout, ready),
+            // A peer's device changes words, and tells nobody.
+            Some(_) => self.fabric.wait_in_naps(OP, On::All, timeout, DEVICE_NAP, ready),
+        };
         onesided.end_wait(self.key.slot);
         recorder.ended(running, waited)
     }

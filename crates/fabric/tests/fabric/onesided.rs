@@ -1,8 +1,8 @@
 //! One-sided operations: what they do, what they refuse, and what ends them.
 
 use std::collections::HashSet;
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -11,6 +11,10 @@ use crate::world::{self, CARRIERS, Carrier, LONG, options};
 use fulmen_fabric::{Fabric, FabricError, FabricOptions, Remote, RemoteKey, Rights, Shared};
 use fulmen_memory::{Exposed, Region};
 use fulmen_soft::Profile;
+use fulmen_verbs::{
+    Capabilities, CompletionChannel, CompletionQueue, Device, DeviceInfo, GidEntry, PortInfo, ProtectionDomain,
+    VerbsError,
+};
 use rustix::process::Signal;
 
 /// Tags of the messages that bring keys, and of others.
@@ -832,4 +836,92 @@ fn a_deadline_bounds_an_operation_on_a_stopped_rank() {
     remote.put(0, &data, LONG).unwrap();
     drop(remote);
     eventually("the end of the last operation", || fabric.flush(1, LONG).is_ok());
+}
+
+/// A device that says that it can do less.
+struct Limited {
+    inner: Arc<dyn Device>,
+    info: DeviceInfo,
+}
+
+impl Limited {
+    fn new(inner: Arc<dyn Device>, change: impl Fn(&mut Capabilities)) -> Arc<dyn Device> {
+        let mut info = inner.info().clone();
+        change(&mut info.capabilities);
+        Arc::new(Limited { inner, info })
+    }
+}
+
+impl Device for Limited {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn port(&self, number: u8) -> Result<PortInfo, VerbsError> {
+        self.inner.port(number)
+    }
+
+    fn gid_table(&self, port: u8) -> Result<Vec<GidEntry>, VerbsError> {
+        self.inner.gid_table(port)
+    }
+
+    fn alloc_pd(&self) -> Result<Arc<dyn ProtectionDomain>, VerbsError> {
+        self.inner.alloc_pd()
+    }
+
+    fn create_cq(
+        &self,
+        entries: u32,
+        channel: Option<&Arc<dyn CompletionChannel>>,
+    ) -> Result<Arc<dyn CompletionQueue>, VerbsError> {
+        self.inner.create_cq(entries, channel)
+    }
+
+    fn create_channel(&self) -> Result<Arc<dyn CompletionChannel>, VerbsError> {
+        self.inner.create_channel()
+    }
+}
+
+/// What a device lacks, the link does: each alone, on either side, and all.
+#[test]
+fn devices_that_have_some_of_the_operations_do_those() {
+    type Change = fn(&mut Capabilities);
+    let changes: [Change; 5] = [
+        |can| can.write = false,
+        |can| can.read = false,
+        |can| can.atomics = false,
+        |can| can.atomics_with_cpu = false,
+        |can| (can.write, can.read, can.atomics) = (false, false, false),
+    ];
+    for change in changes {
+        for limited in [[true, false], [false, true], [true, true]] {
+            let device = |rank: u32| {
+                let device = world::device(Profile::Infiniband);
+                if limited[rank as usize] { Limited::new(device, change) } else { device }
+            };
+            world::start_devices(2, device, |_, fabric| {
+                let fabric = fabric.unwrap();
+                match on_rank_zero(&fabric, || pooled(&fabric, 100_008), all()) {
+                    Ok(shared) => {
+                        assert_eq!(shared.wait_counter(0, 2 * 5, LONG).unwrap(), 10);
+                        assert!(bytes(&shared.memory().slice(8..100_008)).iter().all(|byte| *byte == 10));
+                        all_done(&fabric);
+                    }
+                    Err(remote) => {
+                        let (data, into) = (pooled(&fabric, 100_000), private(100_000));
+                        for round in 1..=5 {
+                            data.fill(0..100_000, 2 * round);
+                            remote.put(8, &data, LONG).unwrap();
+                            remote.get(8, &into, LONG).unwrap();
+                            assert!(bytes(&into).iter().all(|byte| *byte == 2 * round));
+                            assert_eq!(remote.fetch_add(0, 1, LONG).unwrap(), 2 * u64::from(round) - 2);
+                            remote.put_counted(8, &data, (&remote, 0, 1), LONG).unwrap();
+                            assert_eq!(remote.compare_swap(0, 1, 1, LONG).unwrap(), 2 * u64::from(round));
+                        }
+                        all_done(&fabric);
+                    }
+                }
+            });
+        }
+    }
 }

@@ -9,6 +9,7 @@
 //!   [acknowledged](crate::engine::Reliable): the progress thread then is always there, since the peer relies on answers.
 //! - *Moves* ([`moves`]): the device carries large messages between registered memory of both ranks, with no copy here. Plain
 //!   memory goes in frames.
+//! - *One-sided operations* ([`rdma`]) where devices have them: on queue pairs of their own.
 //! - A completion that failed ends its link, with the first cause. A device that says nothing about a dead peer leaves that
 //!   to the coordinator ([`liveness`](crate::liveness)).
 
@@ -21,8 +22,10 @@ mod moves;
 mod plan;
 mod port;
 mod rail;
+mod rdma;
 
 pub(crate) use connect::{Rails, connect};
 pub use error::DeviceError;
 pub(crate) use memory::Registered;
 pub(crate) use rail::Rail;
+pub(crate) use rdma::{DeviceKey, Rdma, RdmaId, Registrar, Request, Verb};

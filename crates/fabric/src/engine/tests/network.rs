@@ -42,6 +42,8 @@ pub(super) struct End {
     flying: VecDeque<(OpId, u64)>,
     /// Receives posted to the device: memory, operation, bytes granted, bytes come.
     posted: VecDeque<(Exposed, OpId, usize, usize)>,
+    /// The channel is gone at this end.
+    gave_up: bool,
     sends: Vec<Sending>,
     recvs: Vec<Receiving>,
     pub(super) remote: Remote,
@@ -70,6 +72,7 @@ impl World {
                 channel: VecDeque::new(),
                 flying: VecDeque::new(),
                 posted: VecDeque::new(),
+                gave_up: false,
                 sends: Vec::new(),
                 recvs: Vec::new(),
                 remote,
@@ -217,8 +220,19 @@ impl World {
         true
     }
 
+    /// The device's channel breaks: whatever was on its way is lost.
+    fn give_up_moves(&mut self, side: usize) {
+        let end = &mut self.ends[side];
+        (end.channel, end.flying, end.posted, end.gave_up) = (VecDeque::new(), VecDeque::new(), VecDeque::new(), true);
+        end.link.give_up_moves();
+    }
+
     /// Does one of the large moves.
     fn carry(&mut self, side: usize) -> bool {
+        if self.ends[side].link.is_forsaken() {
+            self.give_up_moves(side);
+            return true;
+        }
         let places = std::mem::take(&mut self.places);
         let copied = self.with_lent(side, |link, lent| {
             link.next_copy(lent).map(|copy| {
@@ -241,7 +255,9 @@ impl World {
                     self.ends[side].flying.push_back((op, range.end));
                     let mut bytes = vec![0; (range.end - range.start) as usize];
                     memory.read(range.start as usize, &mut bytes);
-                    self.ends[1 - side].channel.extend(bytes);
+                    if !self.ends[1 - side].gave_up {
+                        self.ends[1 - side].channel.extend(bytes);
+                    }
                 }
             }
             return true;
@@ -338,6 +354,9 @@ impl World {
         let side = self.dice.below(2);
         if self.one_sided > 0 && self.dice.below(self.one_sided) == 0 {
             return self.start_remote(side);
+        }
+        if self.ends[side].link.config().rendezvous == Rendezvous::Matched && self.dice.below(2000) == 0 {
+            return self.give_up_moves(side);
         }
         let tag = self.dice.below(3) as u64;
         match self.dice.below(20) {
