@@ -45,9 +45,10 @@ impl Link {
         self.control.push_back(Control::Forsake);
         self.withdraw_sends();
         for op in self.ops.ids() {
-            if let Op::Recv(Recv { phase: phase @ RecvPhase::Granted { .. }, .. }) = self.ops.get(op) {
+            if let Op::Recv(Recv { phase: phase @ RecvPhase::Granted { .. }, asked, .. }) = self.ops.get(op) {
                 let RecvPhase::Granted { peer_op, len, .. } = *phase else { unreachable!("it was looked at") };
                 *phase = RecvPhase::Filling { got: 0, total: len };
+                *asked = true;
                 self.control.push_back(Control::Cts { op: peer_op, to: op, granted: 0, stream: true });
             }
         }

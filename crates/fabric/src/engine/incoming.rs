@@ -444,7 +444,7 @@ impl Link {
                 }
                 _ => {
                     append(&mut recv.stash, frame, header);
-                    self.kept += if recv.purpose.counts() { payload as u64 } else { 0 };
+                    self.kept += if recv.asked { 0 } else { payload as u64 };
                     if let Some(bytes) = lent.target(op) {
                         self.drain(op, bytes);
                     }

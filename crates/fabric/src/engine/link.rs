@@ -180,7 +180,7 @@ impl Link {
     pub fn recv(&mut self, tag: u64, target: Target) -> OpId {
         let phase = RecvPhase::Posted;
         let purpose = RecvFor::Message { tag };
-        let op = self.ops.add(Op::Recv(Recv { purpose, target, phase, stash: Vec::new(), drained: 0 }));
+        let op = self.ops.add(Op::Recv(Recv { purpose, target, phase, stash: Vec::new(), drained: 0, asked: false }));
         if let Some(at) = self.unexpected.iter().position(|message| meets(message.tag, tag)) {
             self.take_unexpected(op, at);
         } else if let Some(error) = self.over() {

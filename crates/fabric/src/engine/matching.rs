@@ -49,14 +49,6 @@ impl Recv {
     }
 }
 
-impl RecvFor {
-    /// Whether bytes that wait for their thread count as kept. Those of a get were asked for: no credit is withheld for
-    /// them, so that answers go on.
-    pub(super) fn counts(&self) -> bool {
-        matches!(self, RecvFor::Message { .. })
-    }
-}
-
 impl Link {
     /// A posted receive or a new one has met an offer.
     pub(super) fn accept(&mut self, op: OpId, tag: u64, peer_op: u64, len: u64, place: Place) {
@@ -85,6 +77,7 @@ impl Link {
             }
             (Rendezvous::Matched, _) => {
                 recv.phase = RecvPhase::Filling { got: 0, total: len };
+                recv.asked = true;
                 self.control.push_back(Control::Cts { op: peer_op, to: op, granted: 0, stream: true });
             }
         }
@@ -123,7 +116,7 @@ impl Link {
     pub(super) fn unkeep(&mut self, op: OpId) {
         if let Op::Recv(recv) = self.ops.get(op) {
             let stashed = std::mem::take(&mut recv.stash).len() as u64;
-            let counted = if recv.purpose.counts() { stashed } else { 0 };
+            let counted = if recv.asked { 0 } else { stashed };
             self.release(counted);
         }
     }
@@ -185,7 +178,7 @@ impl Link {
         into[at..at + stashed].copy_from_slice(&recv.stash);
         recv.stash.clear();
         recv.drained = got;
-        let counted = if recv.purpose.counts() { stashed as u64 } else { 0 };
+        let counted = if recv.asked { 0 } else { stashed as u64 };
         self.release(counted);
         if got == total {
             self.finish(op, Ok(total));

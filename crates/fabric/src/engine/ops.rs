@@ -146,6 +146,8 @@ pub(super) struct Recv {
     /// Bytes that wait for the thread that lends the target, from `drained` on.
     pub stash: Vec<u8>,
     pub drained: u64,
+    /// This end asked for the bytes, so that they do not count as kept: no credit is withheld for them, and answers go on.
+    pub asked: bool,
 }
 
 /// Why they come.

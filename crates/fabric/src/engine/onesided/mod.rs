@@ -221,7 +221,14 @@ impl Link {
     /// device if the peer's memory is also, and the bytes are more than two frames.
     pub fn get(&mut self, from: At, into: Target) -> OpId {
         let purpose = RecvFor::Get(Get { from });
-        self.ask(Op::Recv(Recv { purpose, target: into, phase: RecvPhase::Asking, stash: Vec::new(), drained: 0 }))
+        self.ask(Op::Recv(Recv {
+            purpose,
+            target: into,
+            phase: RecvPhase::Asking,
+            stash: Vec::new(),
+            drained: 0,
+            asked: true,
+        }))
     }
 
     /// Starts to change a word in the peer's memory. It ends with the old value.

@@ -193,7 +193,7 @@ impl Link {
         let purpose = RecvFor::Served(ServedPut { to: put.op, then });
         let target = Target::Memory { memory: found.memory, direct: found.direct.is_some() };
         let phase = RecvPhase::Filling { got: 0, total: put.len };
-        let op = self.ops.add(Op::Recv(Recv { purpose, target, phase, stash: Vec::new(), drained: 0 }));
+        let op = self.ops.add(Op::Recv(Recv { purpose, target, phase, stash: Vec::new(), drained: 0, asked: true }));
         self.ops.detach(op);
         op
     }

@@ -385,6 +385,25 @@ fn one_sided_operations_go_on_while_messages_are_held_both_ways() {
 }
 
 #[test]
+fn a_message_that_was_asked_for_in_frames_takes_no_credits_from_answers() {
+    let mut pair = Pair::new(Rendezvous::Matched, 64);
+    // Offered first, so that its offer is not held.
+    pair.one.send(6, Source::Offered { memory: memory(5000), place: Place::default() });
+    for _ in 0..100 {
+        pair.one.send(5, Source::Memory(memory(200)));
+    }
+    pair.settle();
+    let recv = pair.other.recv(6, Target::Lent(5000));
+    pair.settle();
+    // Its thread is elsewhere, and other messages are held, yet the link works.
+    assert!(pair.other.withheld > 0);
+    let add = pair.one.atomic(pair.at(0), Atomic::FetchAdd(1));
+    assert_eq!(pair.finish(add), Ok(0));
+    let mut bytes = vec![0; 5000];
+    assert_eq!(pair.other.poll(recv, &mut Lent::Target(recv, &mut bytes)), Poll::Ready(Ok(5000)));
+}
+
+#[test]
 fn messages_and_one_sided_operations_take_turns() {
     let mut pair = Pair::new(Rendezvous::Matched, 20_000);
     let recv = pair.other.recv(1, Target::Memory { memory: memory(2000), direct: false });

@@ -172,15 +172,16 @@ impl End {
     }
 
     /// Orders an operation after those on the same bytes that work at a time of their own.
-    fn order(&mut self, key: u64, range: &Range<usize>, loose: bool) {
-        let meets =
-            |(other, there): &(u64, Range<usize>)| *other == key && there.start < range.end && range.start < there.end;
-        if self.remote.loose.iter().any(meets) {
+    fn order(&mut self, works_on: &[(u64, Range<usize>)], loose: bool) {
+        let meets = |(one, here): &(u64, Range<usize>), (other, there): &(u64, Range<usize>)| {
+            one == other && there.start < here.end && here.start < there.end
+        };
+        if self.remote.loose.iter().any(|there| works_on.iter().any(|here| meets(here, there))) {
             self.link.fence();
             self.remote.loose.clear();
         }
         if loose {
-            self.remote.loose.push((key, range.clone()));
+            self.remote.loose.extend_from_slice(works_on);
         }
     }
 }
@@ -233,13 +234,14 @@ impl World {
         let (range, loose) = (offset..offset + len, matches!(source, Source::Offered { .. }));
         let counter = (self.dice.below(3) == 0).then(|| (self.dice.below(WORDS), self.dice.below(1000) as u64));
         let (own, peer) = self.both(side);
-        own.order(peer.remote.area.key, &range, loose);
+        let mut works_on = vec![(peer.remote.area.key, range.clone())];
         let then = counter.map(|(word, add)| {
             let key = peer.remote.words.key;
-            own.order(key, &(word * 8..word * 8 + 8), loose);
+            works_on.push((key, word * 8..word * 8 + 8));
             grow(peer.remote.words.word(word), add);
             Counter { at: At { key, offset: word as u64 * 8 }, add }
         });
+        own.order(&works_on, loose);
         peer.remote.area.model[range].copy_from_slice(&bytes);
         let op = own.link.put(At { key: peer.remote.area.key, offset: offset as u64 }, source, then);
         own.start(op, put(bytes, memory, lent, Ok(len as u64)));
@@ -276,7 +278,7 @@ impl World {
         let kind = self.dice.below(3);
         let memory = (kind > 0).then(|| self.take(len));
         let (own, peer) = self.both(side);
-        own.order(peer.remote.area.key, &(offset..offset + len), true);
+        own.order(&[(peer.remote.area.key, offset..offset + len)], true);
         let into = match &memory {
             Some(memory) => {
                 memory.fill(0..len, CANARY);
@@ -295,7 +297,7 @@ impl World {
         let (word, add, miss) = (self.dice.below(WORDS), self.dice.below(1 << 20) as u64, self.dice.below(3));
         let (own, peer) = self.both(side);
         let key = peer.remote.words.key;
-        own.order(key, &(word * 8..word * 8 + 8), false);
+        own.order(&[(key, word * 8..word * 8 + 8)], false);
         let model = peer.remote.words.word(word);
         let old = u64::from_le_bytes(model.try_into().unwrap());
         let atomic = match miss {
@@ -323,9 +325,9 @@ impl World {
             let (area, words) = (&mut peer.remote.area, &mut peer.remote.words);
             // Ordered before the whole batch, which is well for operations in order.
             if pick < 2 {
-                own.order(area.key, &(offset..offset + len), false);
+                own.order(&[(area.key, offset..offset + len)], false);
             } else {
-                own.order(words.key, &(word * 8..word * 8 + 8), false);
+                own.order(&[(words.key, word * 8..word * 8 + 8)], false);
             }
             let (request, due) = match pick {
                 0 => {
