@@ -170,7 +170,10 @@ impl Rig<'_> {
                 Posting::Receive { op, memory } => {
                     self.link.granted(op, memory.len() as u64);
                     memory.fill(0..memory.len(), 1);
-                    self.link.landed(op);
+                    // Bytes that fail their checksum end the link, as the driver would.
+                    if !self.link.landed(op) {
+                        self.link.sever();
+                    }
                 }
                 Posting::Send { op, memory, range } => {
                     assert!(range.end <= memory.len() as u64 && range.start <= range.end);

@@ -250,9 +250,11 @@ impl World<'_> {
             any = true;
             let Some(other) = self.end(end.peer()) else {
                 // Its memory is not what was offered any more.
+                let op = copy.op;
+                drop(copy);
                 let own = self.end(end).expect("it has given the copy out");
                 own.link.sever();
-                own.link.copied(copy.op, false);
+                own.link.copied(op, false);
                 self.sever(end)?;
                 return Ok(false);
             };

@@ -111,7 +111,11 @@ const KEY: u64 = 1;
 const DONE: u64 = 2;
 
 /// Starts two ranks over Thunderbolt; rank 0 reaches memory of rank 1 while that does nothing but wait.
-fn between_two(len: usize, body: impl Fn(&Fabric, &RemoteKey, [&Count; 2]) + Sync, other: impl Fn(&Fabric) + Sync) {
+fn between_two(
+    len: usize,
+    body: impl Fn(&Fabric, &RemoteKey, &[Arc<Count>; 2]) + Sync,
+    other: impl Fn(&Fabric) + Sync,
+) {
     let counts = [0, 1].map(|_| Arc::new(Count::default()));
     let given = |rank: u32| {
         let count = counts[rank as usize].clone();
@@ -123,8 +127,8 @@ fn between_two(len: usize, body: impl Fn(&Fabric, &RemoteKey, [&Count; 2]) + Syn
         if rank == 0 {
             let mut key = [0; 256];
             let key_len = fabric.recv_bytes(1, KEY, &mut key, LONG).unwrap();
-            let key = RemoteKey::from_bytes(&key[..key_len as usize]).unwrap();
-            body(&fabric, &key, [&counts[0], &counts[1]]);
+            let key = RemoteKey::from_bytes(&key[..key_len]).unwrap();
+            body(&fabric, &key, &counts);
             fabric.send_bytes(1, DONE, &[], LONG).unwrap();
         } else {
             let memory = fabric.alloc(len).unwrap().into_exposed();
@@ -142,7 +146,7 @@ const MESSAGE: u64 = 3;
 
 #[test]
 fn a_mebibyte_takes_little_more_than_its_bytes() {
-    let body = |fabric: &Fabric, key: &RemoteKey, counts: [&Count; 2]| {
+    let body = |fabric: &Fabric, key: &RemoteKey, counts: &[Arc<Count>; 2]| {
         let data = fabric.alloc(MIB).unwrap().into_exposed();
         fill(&data, 9);
         let remote = fabric.remote(1, key).unwrap();
@@ -168,14 +172,14 @@ fn a_mebibyte_takes_little_more_than_its_bytes() {
 
 #[test]
 fn a_short_put_takes_one_round_trip() {
-    let body = |fabric: &Fabric, key: &RemoteKey, counts: [&Count; 2]| {
+    let body = |fabric: &Fabric, key: &RemoteKey, counts: &[Arc<Count>; 2]| {
         let data = fabric.alloc(4096).unwrap().into_exposed();
         let remote = fabric.remote(1, key).unwrap();
         // A busy machine may make some wait so long that acknowledgements go alone, or frames go again.
         let sends = |_| {
-            let before = counts.map(Count::now);
+            let before = [0, 1].map(|rank: usize| counts[rank].now());
             remote.put(0, &data, LONG).unwrap();
-            [0, 1].map(|rank| counts[rank].now().0 - before[rank].0)
+            [0, 1].map(|rank: usize| counts[rank].now().0 - before[rank].0)
         };
         let fewest = (0..50).map(sends).min_by_key(|[out, back]| out + back).unwrap();
         // With their headers, 4 KiB are more than one of the device's frames.

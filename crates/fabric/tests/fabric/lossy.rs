@@ -207,10 +207,10 @@ fn one_sided(fabric: &Fabric, operations: u64) {
     fabric.send_bytes(other, 1, &shared.key().to_bytes(), LONG).unwrap();
     let mut key = [0; 256];
     let len = fabric.recv_bytes(other, 1, &mut key, LONG).unwrap();
-    let remote = fabric.remote(other, &RemoteKey::from_bytes(&key[..len as usize]).unwrap()).unwrap();
+    let remote = fabric.remote(other, &RemoteKey::from_bytes(&key[..len]).unwrap()).unwrap();
     let mut shadow = vec![0; HALF];
     for at in 0..operations {
-        let mut dice = Dice(at << 1 | u64::from(rank));
+        let mut dice = Dice((at << 1) | u64::from(rank));
         let longest = [8, 3000, 40_000, HALF as u64][dice.next() as usize % 4];
         let len = 1 + (dice.next() % longest) as usize;
         let from = dice.next() as usize % (HALF - len + 1);
