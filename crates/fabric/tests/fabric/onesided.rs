@@ -723,7 +723,9 @@ fn memory_that_a_stopped_peer_may_still_write_is_kept_until_it_cannot() {
     for carrier in [Carrier::Reach, Carrier::Device(Profile::Thunderbolt)] {
         println!("over {carrier:?}");
         let (fabric, victim) = Victim::start_as("onesided::victim", "puts", carrier);
+        let end = Instant::now() + LONG;
         let mut block = loop {
+            assert!(Instant::now() < end, "rank 1 is never seen in the middle of a put");
             let shared = fabric.share(&pooled(&fabric, LARGE), all()).unwrap();
             give(&fabric, 1, &shared.key());
             let memory = shared.memory().clone();
