@@ -31,10 +31,6 @@ pub(crate) struct OneSided {
     neighbours: Option<Arc<Neighbours>>,
     /// What peers reach through the links to them.
     exports: Exports,
-    /// Where the links' large moves reach memory.
-    direct: Direct,
-    /// Registers memory for peers' devices.
-    registrar: Option<Registrar>,
     books: Mutex<Books>,
     /// Peers may ask this rank's links for something, and nobody else answers.
     serves: AtomicBool,
@@ -57,6 +53,10 @@ struct Books {
     regions: HashMap<u64, (ShareKey, usize)>,
     /// Memory of shares that have ended, which a peer may still be writing.
     quarantine: Vec<(u32, Own)>,
+    /// Where the links' large moves reach memory, until the generation ends.
+    direct: Option<Direct>,
+    /// Registers memory for peers' devices, until the generation ends.
+    registrar: Option<Registrar>,
 }
 
 /// A share of this rank.
@@ -91,9 +91,7 @@ impl OneSided {
             hazards: Hazards::new(own),
             neighbours,
             exports,
-            direct,
-            registrar,
-            books: Mutex::default(),
+            books: Mutex::new(Books { direct: Some(direct), registrar, ..Books::default() }),
             serves: AtomicBool::new(false),
             quarantined: AtomicUsize::new(0),
         }
@@ -133,7 +131,7 @@ impl OneSided {
                 return Err(FabricError::Reach { op, rank, cause: Arc::new(cause) });
             }
         };
-        let exported = match (self.direct)(memory) {
+        let exported = match books.direct.as_ref().and_then(|direct| direct(memory)) {
             Some(place) => self.exports.add_direct(memory.clone(), rights, place),
             None => self.exports.add(memory.clone(), rights),
         };
@@ -149,7 +147,7 @@ impl OneSided {
         }
         let (offset, len) = (memory.offset() as u64, memory.len() as u64);
         self.own().line(slot as usize).publish(tag, Export { offset, len, rights: rights.bits(), region });
-        let registered = self.registrar.as_ref().and_then(|registrar| registrar.register(memory, rights));
+        let registered = books.registrar.as_ref().and_then(|registrar| registrar.register(memory, rights));
         let (registration, device) = registered.unzip();
         books.shares.insert(slot, Own { tag, memory: memory.clone(), listed, registration });
         Ok(RemoteKey { rank, len, rights: rights.bits(), slot, tag, device })
@@ -317,6 +315,11 @@ impl OneSided {
         while works() && Instant::now() < end {
             thread::sleep(NAP);
         }
+        // Registrations go with these.
+        let mut books = self.books();
+        let gone = (books.direct.take(), books.registrar.take());
+        drop(books);
+        drop(gone);
     }
 }
 
