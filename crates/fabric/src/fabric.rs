@@ -10,15 +10,15 @@ use fulmen_reach::{Node, ReachError};
 use fulmen_verbs::Device;
 
 use crate::bootstrap::{LostRank, Session, SessionError};
-use crate::driver::device::{self, Rail, Rails};
+use crate::driver::device::{self, Rail, Rails, Registered};
 use crate::driver::{Parker, reach};
-use crate::engine::{Config, Link};
+use crate::engine::{Config, Exports, Link, Place};
 use crate::error::LinkKind;
 use crate::handshake::{self, Hello, ReachHello, Settings};
 use crate::lanes::{Lane, Lanes};
 use crate::liveness::{Fate, Life};
 use crate::map::{Neighbours, Share};
-use crate::onesided::OneSided;
+use crate::onesided::{Direct, OneSided};
 use crate::progress::Progress;
 use crate::recorder::Owner;
 use crate::regroup::Retirement;
@@ -282,12 +282,27 @@ impl Fabric {
         drop(control_share);
         watch(session, &life);
         let rule = rails.as_ref().map_or(ChunkRule::NONE, |rails| rails.rule);
+        let exports = Exports::new();
+        let direct = direct(neighbours.clone(), rails.as_ref().map(|rails| rails.registered.clone()));
+        let mut registrar = None;
         let (lanes, parker): (_, Arc<dyn Parker>) = match (&neighbours, rails) {
-            (Some(neighbours), _) => (reach_lanes(rank, &control_memory, neighbours, options)?, Arc::new(bell)),
-            (None, Some(Rails { hub, rails, .. })) => (rails.into_iter().map(device_lane).collect(), hub),
+            (Some(neighbours), _) => {
+                (reach_lanes(rank, &control_memory, neighbours, options, &exports)?, Arc::new(bell))
+            }
+            (None, Some(Rails { hub, rails, registrar: given, .. })) => {
+                registrar = Some(given);
+                (rails.into_iter().map(|rail| device_lane(rail, &exports)).collect(), hub)
+            }
             (None, None) => ((0..size).map(|_| None).collect(), Arc::new(bell)),
         };
-        let onesided = Arc::new(one_sided(rank, size, &control_memory, neighbours.as_ref(), &options.flow));
+        let onesided = Arc::new(OneSided::new(
+            rank,
+            areas(rank, size, &control_memory, neighbours.as_ref(), &options.flow),
+            neighbours.clone(),
+            exports,
+            direct,
+            registrar,
+        ));
         let lanes = Arc::new(Lanes::new(lanes, life, neighbours.clone(), onesided.clone(), parker));
         let pool = match kept {
             Some(pool) => pool.clone(),
@@ -502,6 +517,7 @@ fn reach_lanes(
     control: &Exposed,
     neighbours: &Arc<Neighbours>,
     options: &FabricOptions,
+    exports: &Exports,
 ) -> Result<Vec<Option<Lane>>, StartError> {
     let flow = &options.flow;
     let size = neighbours.controls().count() as u32;
@@ -509,25 +525,45 @@ fn reach_lanes(
         let Some(theirs) = theirs else { return Ok(None) };
         let wire = reach::ReachWire::new(size, (rank, control), (peer, theirs), options, neighbours.clone())
             .map_err(|_| StartError::Garbled { rank: peer })?;
-        Ok(Some(Lane::new(Link::new(reach::config(flow, options.verify_data)), Box::new(wire))))
+        Ok(Some(Lane::new(
+            Link::with_exports(reach::config(flow, options.verify_data), exports.clone()),
+            Box::new(wire),
+        )))
     };
     (0..).zip(neighbours.controls()).map(lane).collect()
 }
 
-/// What one-sided operations need of the control regions that are mapped here.
-fn one_sided(rank: u32, size: u32, own: &Exposed, neighbours: Option<&Arc<Neighbours>>, flow: &Flow) -> OneSided {
+/// What one-sided operations need of the control regions that are mapped here, by rank.
+fn areas(
+    rank: u32,
+    size: u32,
+    own: &Exposed,
+    neighbours: Option<&Arc<Neighbours>>,
+    flow: &Flow,
+) -> Vec<Option<Exposed>> {
     let area = |control: &Exposed| reach::onesided_area(control, size, flow);
     let mut areas: Vec<_> = match neighbours {
         Some(neighbours) => neighbours.controls().map(|control| control.map(area)).collect(),
         None => (0..size).map(|_| None).collect(),
     };
     areas[rank as usize] = Some(area(own));
-    OneSided::new(rank, areas, neighbours.cloned())
+    areas
 }
 
-fn device_lane(rail: Option<(Config, Rail)>) -> Option<Lane> {
+/// Where the links' large moves reach memory of this rank.
+fn direct(neighbours: Option<Arc<Neighbours>>, registered: Option<Arc<Registered>>) -> Direct {
+    Box::new(move |memory| match (&neighbours, &registered) {
+        (Some(neighbours), _) => {
+            neighbours.reference(memory).map(|at| Place { key: at.key, offset: at.offset, checksum: 0 })
+        }
+        (None, Some(registered)) => registered.key(memory).map(|_| Place::default()),
+        (None, None) => None,
+    })
+}
+
+fn device_lane(rail: Option<(Config, Rail)>, exports: &Exports) -> Option<Lane> {
     let (config, rail) = rail?;
-    Some(Lane::new(Link::new(config), Box::new(rail)))
+    Some(Lane::new(Link::with_exports(config, exports.clone()), Box::new(rail)))
 }
 
 fn check(options: &FabricOptions) -> Result<(), StartError> {

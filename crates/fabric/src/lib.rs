@@ -47,7 +47,7 @@ pub use liveness::On;
 pub use map::RegionRef;
 pub use messages::Operation;
 pub use onesided::{Batch, InvalidKey, Remote, RemoteKey, Shared};
-pub use options::{DEFAULT_PATIENCE, DEFAULT_POOL, DEFAULT_TIMEOUT, FabricOptions, Flow, OptionsError, PollPolicy};
+pub use options::{DEFAULT_POOL, DEFAULT_SILENCE, DEFAULT_TIMEOUT, FabricOptions, Flow, OptionsError, PollPolicy};
 pub use recorder::{Action, Recorder, Running, What};
 pub use regroup::RecoveryError;
 pub use window::Window;

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use fulmen_memory::Exposed;
 
+use crate::driver::device::RdmaId;
 use crate::engine::{Cancel, Lent, OpError, OpId, Source, Target};
 use crate::lanes::Lane;
 use crate::liveness::Fate;
@@ -42,6 +43,8 @@ pub struct Operation {
 enum State {
     /// On the link to its rank.
     Link(OpId),
+    /// With the device of the link to its rank.
+    Device(RdmaId),
     /// It has ended, with this value.
     Ended(u64),
     /// The outcome was told.
@@ -175,7 +178,7 @@ impl Fabric {
     }
 
     /// Moves a new operation on as far as it goes at once; the progress thread sees to the rest.
-    fn go_on(&self, name: OpName, rank: u32, op: OpId) -> Operation {
+    pub(crate) fn go_on(&self, name: OpName, rank: u32, op: OpId) -> Operation {
         let lanes = &self.inner.lanes;
         if let Some(lane) = lanes.lock(rank) {
             let (_, lane) = lanes.pump(rank, lane, &mut Lent::Nothing, Some(op), None);
@@ -188,7 +191,7 @@ impl Fabric {
         Operation { fabric: self.clone(), rank, name, running: Running::NONE, state: State::Link(op) }
     }
 
-    fn lane(&self, op: OpName, rank: u32) -> Result<MutexGuard<'_, Lane>, FabricError> {
+    pub(crate) fn lane(&self, op: OpName, rank: u32) -> Result<MutexGuard<'_, Lane>, FabricError> {
         self.inner.check_peer(op, rank)?;
         self.inner.lanes.lock(rank).ok_or(FabricError::NoLink { op, rank })
     }
@@ -229,7 +232,7 @@ impl Fabric {
     }
 
     /// Waits for an operation's end, and gives it up at the deadline.
-    fn finish(
+    pub(crate) fn finish(
         &self,
         name: OpName,
         rank: u32,
@@ -273,7 +276,7 @@ impl Fabric {
     }
 
     /// The outcome of an operation in the words of the fabric.
-    fn told(&self, op: OpName, rank: u32, outcome: Result<u64, OpError>) -> Result<u64, FabricError> {
+    pub(crate) fn told(&self, op: OpName, rank: u32, outcome: Result<u64, OpError>) -> Result<u64, FabricError> {
         let link = self.link_kind();
         outcome.map_err(|error| match error {
             OpError::Truncated { len, room } => FabricError::Truncated { op, rank, link, len, room },
@@ -310,6 +313,10 @@ impl Operation {
         operation
     }
 
+    pub(crate) fn on_device(fabric: &Fabric, rank: u32, name: OpName, op: RdmaId) -> Operation {
+        Operation { fabric: fabric.clone(), rank, name, running: Running::NONE, state: State::Device(op) }
+    }
+
     /// Whether it has ended, and how: the bytes of the message, of a put or of a get, or the word that an atomic found.
     /// Moves it on, for which it may wait up to 0.1 s for a peer to hand over memory that is not mapped yet.
     ///
@@ -323,6 +330,10 @@ impl Operation {
             State::Link(op) => match self.fabric.poll_op(self.rank, *op, &mut Lent::Nothing, None) {
                 Poll::Pending => return None,
                 Poll::Ready(outcome) => self.fabric.told(self.name, self.rank, outcome),
+            },
+            State::Device(op) => match self.fabric.test_rdma(self.name, self.rank, *op) {
+                Poll::Pending => return None,
+                Poll::Ready(outcome) => outcome,
             },
             State::Ended(value) => Ok(*value),
             State::Told => panic!("an operation tells its outcome once"),
@@ -342,6 +353,7 @@ impl Operation {
     pub fn wait(mut self, timeout: Duration) -> Result<u64, FabricError> {
         let outcome = match std::mem::replace(&mut self.state, State::Told) {
             State::Link(op) => self.fabric.finish(self.name, self.rank, op, timeout, &mut Lent::Nothing),
+            State::Device(op) => self.fabric.finish_rdma(self.name, self.rank, op, timeout),
             State::Ended(value) => Ok(value),
             State::Told => panic!("an operation tells its outcome once"),
         };
@@ -354,10 +366,14 @@ impl Drop for Operation {
         if !matches!(self.state, State::Told) {
             self.fabric.inner.recorder.let_go(self.running);
         }
-        if let State::Link(op) = self.state
-            && let Some(mut lane) = self.fabric.inner.lanes.lock(self.rank)
-        {
-            lane.link.detach(op);
+        match self.state {
+            State::Link(op) => {
+                if let Some(mut lane) = self.fabric.inner.lanes.lock(self.rank) {
+                    lane.link.detach(op);
+                }
+            }
+            State::Device(op) => self.fabric.detach_rdma(self.rank, op),
+            State::Ended(_) | State::Told => {}
         }
     }
 }

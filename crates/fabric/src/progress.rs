@@ -100,7 +100,7 @@ impl Shared {
                 continue;
             }
             let moved = self.lanes.pump_all();
-            self.lanes.onesided.sweep();
+            self.lanes.sweep();
             if moved {
                 idle = 0;
                 continue;

@@ -150,7 +150,6 @@ impl Inner {
             return;
         }
         self.progress.stop();
-        self.onesided.revoke_all();
         // Before memory goes: a callback waits for the threads that work on that of peers.
         self.retirement.over.store(true, Ordering::Release);
         let callbacks = std::mem::take(&mut *lock(&self.retirement.on_end));
@@ -161,6 +160,7 @@ impl Inner {
         let life = &self.lanes.life;
         self.onesided.retire(|rank| life.loss(rank).is_none());
         self.lanes.retire();
+        self.lanes.sweep();
         if let Some(neighbours) = &self.neighbours {
             neighbours.retire();
         }

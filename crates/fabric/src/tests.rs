@@ -12,10 +12,10 @@ use fulmen_reach::{Node, ReachError, ShareKey};
 
 use crate::bootstrap::{Heartbeat, Options};
 use crate::driver::{Broken, Parker, Wire, reach};
-use crate::engine::{Lent, Link, OpError, PREFIX, Source, Target};
+use crate::engine::{Exports, Lent, Link, OpError, PREFIX, Source, Target};
 use crate::lanes::{Lane, Lanes};
 use crate::liveness::Life;
-use crate::onesided::OneSided;
+use crate::onesided::{self, OneSided};
 use crate::{Coordinator, Fabric, FabricError, FabricOptions, Flow, JoinConfig, Loss, Providers, Secret, Session};
 
 /// Never reached when all is well.
@@ -236,6 +236,12 @@ impl Wire for Canned {
     }
 }
 
+/// One-sided operations of a rank that nobody reaches.
+fn alone() -> Arc<OneSided> {
+    let area = Region::alloc(onesided::AREA).unwrap().expose().unwrap();
+    Arc::new(OneSided::new(0, vec![Some(area), None], None, Exports::new(), Box::new(|_| None), None))
+}
+
 #[test]
 fn whoever_ends_the_operation_of_another_thread_wakes_it() {
     let config = reach::config(&Flow::default(), false);
@@ -244,10 +250,7 @@ fn whoever_ends_the_operation_of_another_thread_wakes_it() {
     let with = |frames: Vec<Vec<u8>>| {
         let life = Arc::new(Life::new(2, Box::new(Counting::default())));
         let lane = Lane::new(Link::new(config), Box::new(Canned(frames)));
-        let control = Region::alloc(reach::control_len(2, &Flow::default())).unwrap().expose().unwrap();
-        let own = reach::onesided_area(&control, 2, &Flow::default());
-        let onesided = Arc::new(OneSided::new(0, vec![Some(own), None], None));
-        Lanes::new(vec![None, Some(lane)], life, None, onesided, counting.clone())
+        Lanes::new(vec![None, Some(lane)], life, None, alone(), counting.clone())
     };
     let message = || {
         let mut bytes = Link::new(config).eager(3, 1).unwrap().to_vec();

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use fulmen_fabric::conformance::{Bench, run};
+use fulmen_fabric::conformance::{Bench, Verdict, run, run_some};
 use fulmen_fabric::{FabricOptions, Providers};
 use fulmen_reach::Node;
 use fulmen_soft::{Profile, SoftDevice};
-use fulmen_verbs::Device;
+use fulmen_verbs::{Device, FaultPlan, Faulty, Odds};
 
 /// Ranks map one another's memory.
 struct Reach;
@@ -51,6 +51,29 @@ impl Bench for Soft {
     }
 }
 
+/// The same over a device that goes wrong now and then.
+struct Broken {
+    profile: Profile,
+    plan: FaultPlan,
+    /// Whether frames and moves carry checksums.
+    verify: bool,
+}
+
+impl Bench for Broken {
+    fn name(&self) -> String {
+        format!("faulty {}", self.profile)
+    }
+
+    fn providers(&self, rank: u32) -> Result<Providers, String> {
+        let plan = FaultPlan { seed: self.plan.seed + u64::from(rank), ..self.plan.clone() };
+        Ok(Providers { node: None, devices: vec![Faulty::new(soft(self.profile)?, plan)] })
+    }
+
+    fn options(&self, options: FabricOptions) -> FabricOptions {
+        FabricOptions { windows: false, verify_data: self.verify, ..options }
+    }
+}
+
 #[test]
 fn reach() {
     run(&Reach).assert_passed();
@@ -64,4 +87,85 @@ fn soft_infiniband() {
 #[test]
 fn soft_thunderbolt() {
     run(&Soft(Profile::Thunderbolt)).assert_passed();
+}
+
+/// Completions that come late. A reliable device that fails in any other way breaks its links, as it should.
+#[test]
+fn faulty_infiniband() {
+    let plan = FaultPlan { delay: Odds::one_in(4), ..FaultPlan::quiet(1) };
+    run(&Broken { profile: Profile::Infiniband, plan, verify: true }).assert_passed();
+}
+
+/// Everything that an unreliable device may do.
+#[test]
+fn faulty_thunderbolt() {
+    let odds = Odds::one_in(60);
+    let plan = FaultPlan { drop: odds, duplicate: odds, corrupt: odds, delay: Odds::one_in(10), ..FaultPlan::quiet(2) };
+    run(&Broken { profile: Profile::Thunderbolt, plan, verify: true }).assert_passed();
+}
+
+/// Cases of these themes fail over this bench, and say how.
+fn notices(bench: &dyn Bench, themes: &[&str]) {
+    for theme in themes {
+        let report = run_some(bench, &|case| case.starts_with(theme), &mut |case, verdict| match verdict {
+            Verdict::Failed(how) => println!("{case} fails: {how}"),
+            _ => println!("{case}: {verdict:?}"),
+        });
+        assert!(!report.failed.is_empty(), "no case of \"{theme}\" noticed what is wrong with {}", bench.name());
+    }
+}
+
+#[test]
+fn the_suite_notices_a_device_that_breaks_bytes_behind_the_fabrics_back() {
+    // Without checksums on large moves, nothing below the suite sees it.
+    let plan = FaultPlan { corrupt: Odds::one_in(8), ..FaultPlan::quiet(3) };
+    let bench = Broken { profile: Profile::Thunderbolt, plan, verify: false };
+    notices(&bench, &["messages: by rendezvous"]);
+}
+
+#[test]
+fn the_suite_notices_a_reliable_device_that_fails() {
+    let plan = FaultPlan { drop: Odds::one_in(10), ..FaultPlan::quiet(4) };
+    let bench = Broken { profile: Profile::Infiniband, plan, verify: false };
+    notices(&bench, &["one-sided: plain", "handles: many"]);
+}
+
+/// Ranks that believe in different options.
+struct Disagreeing;
+
+impl Bench for Disagreeing {
+    fn name(&self) -> String {
+        "ranks with and without windows".into()
+    }
+
+    fn providers(&self, rank: u32) -> Result<Providers, String> {
+        if rank == 0 { Reach.providers(rank) } else { Ok(Providers::default()) }
+    }
+
+    fn options(&self, options: FabricOptions) -> FabricOptions {
+        Reach.options(options)
+    }
+}
+
+/// Ranks that nothing connects.
+struct Apart;
+
+impl Bench for Apart {
+    fn name(&self) -> String {
+        "ranks without a link".into()
+    }
+
+    fn providers(&self, _rank: u32) -> Result<Providers, String> {
+        Ok(Providers::default())
+    }
+
+    fn options(&self, options: FabricOptions) -> FabricOptions {
+        FabricOptions { windows: false, ..options }
+    }
+}
+
+#[test]
+fn the_suite_notices_worlds_that_do_not_come_about() {
+    notices(&Disagreeing, &["messages: zero", "windows: zeroed"]);
+    notices(&Apart, &["messages: zero", "one-sided: plain", "liveness: a death ends a receive", "regroup: twice"]);
 }

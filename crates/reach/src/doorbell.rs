@@ -1,4 +1,4 @@
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::time::{Duration, Instant};
 
 use fulmen_memory::Exposed;
@@ -90,6 +90,8 @@ trait Words {
     fn leave(&self);
     /// Reads the waiters (acquire).
     fn waiters(&self) -> u32;
+    /// Orders what this thread has written before what it reads after it, in the order of all such fences.
+    fn fence(&self);
     /// Parks while the sequence is `seen`; false once `until` has passed. May return early.
     fn park(&self, seen: u32, until: Instant) -> bool;
     /// Wakes all that are parked.
@@ -152,6 +154,11 @@ impl Words for Doorbell {
     #[inline(always)]
     fn waiters(&self) -> u32 {
         self.word(1).load(Ordering::Acquire)
+    }
+
+    #[inline(always)]
+    fn fence(&self) {
+        fence(Ordering::SeqCst);
     }
 
     fn park(&self, seen: u32, until: Instant) -> bool {

@@ -12,6 +12,9 @@
 mod address;
 mod doorbell;
 mod error;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod hub;
 mod link;
 mod node;

@@ -23,7 +23,8 @@ pub(crate) type Wrong = (Broken, String);
 #[derive(Debug)]
 struct Sent {
     len: u64,
-    offered: bool,
+    /// Its end means that it was delivered.
+    answered: bool,
     cancelled: bool,
     /// Some receive has got it.
     received: bool,
@@ -88,12 +89,14 @@ impl Lane {
     }
 
     /// Adds a message: its number and bytes.
-    pub(crate) fn send(&mut self, len: usize, offered: bool) -> (u64, Vec<u8>) {
+    /// `answered`: its end means that it was delivered.
+    pub(crate) fn send(&mut self, len: usize, answered: impl FnOnce(u64) -> bool) -> (u64, Vec<u8>) {
         let number = self.first_send + self.sends.len() as u64;
+        let answered = answered(number);
         let len = if self.cancelling { len.max(8) } else { len };
         self.sends.push_back(Sent {
             len: len as u64,
-            offered,
+            answered,
             cancelled: false,
             received: false,
             refused: false,
@@ -274,9 +277,9 @@ impl Lane {
         Ok(())
     }
 
-    /// An offered message is sent when it is received.
+    /// A message that its receiver answers for is sent when it is received.
     fn delivered(&self, number: u64, send: &Sent) -> Result<(), Wrong> {
-        if send.offered && send.len > 0 && matches!(send.outcome, Some(Ok(_))) && !send.received {
+        if send.answered && send.len > 0 && matches!(send.outcome, Some(Ok(_))) && !send.received {
             let what = format!("message {number} of {} bytes was reported as delivered, and was not", send.len);
             return Err((Broken::Message, what));
         }

@@ -74,7 +74,16 @@ impl World<'_> {
 
     fn send(&mut self, choice: Choice, end: EndId, tag: u64, len: usize, offered: bool) -> Checked {
         let (node, peer) = (self.node(end), self.node(end.peer()));
-        let (number, bytes) = self.pairs[end.pair].lanes[end.side][tag as usize].send(len, offered);
+        let carrier = self.pairs[end.pair].carrier;
+        let (number, bytes) = self.pairs[end.pair].lanes[end.side][tag as usize].send(len, |number| {
+            offered
+                && match carrier {
+                    Carrier::Mapped => true,
+                    Carrier::Matched => is_direct(tag, number),
+                    // It goes in fragments, the last of which may be lost with the link.
+                    Carrier::Unreliable => false,
+                }
+        });
         let memory = self.take(node, bytes.len())?;
         memory.write(0, &bytes);
         let offered = offered && !bytes.is_empty();
@@ -83,7 +92,7 @@ impl World<'_> {
         let source = match key {
             Some(key) => {
                 own.places.insert(key, memory.clone());
-                Source::Offered { memory: memory.clone(), place: Place { key, offset: 0, checksum: 0 } }
+                Source::Offered { memory: memory.clone(), place: Place { key, ..Place::default() } }
             }
             None => Source::Memory(memory.clone()),
         };
@@ -91,7 +100,9 @@ impl World<'_> {
         own.live.push(Live { op, what: What::Send { tag, number }, memory: Some(memory), key });
         self.started(end);
         let (len, how) = (bytes.len(), if offered { "offered" } else { "in frames" });
-        self.tell(choice, || format!("rank {node} sends {len} bytes to rank {peer} with tag {tag}, {how}"));
+        self.tell(choice, &[node, peer], || {
+            format!("rank {node} sends {len} bytes to rank {peer} with tag {tag}, {how}")
+        });
         Ok(())
     }
 
@@ -101,13 +112,15 @@ impl World<'_> {
         let memory = self.take(node, room)?;
         memory.fill(0..room, CANARY);
         // Over a carrier that promises nothing, no device can be trusted to fill memory in order.
-        let direct = self.pairs[end.pair].carrier == Carrier::Matched && number % 4 != 3;
+        let direct = self.pairs[end.pair].carrier == Carrier::Matched && is_direct(tag, number);
         let own = self.end(end).expect("operations are started on links");
         let op = own.link.recv(tag, Target::Memory { memory: memory.clone(), direct });
         own.live.push(Live { op, what: What::Recv { tag, number }, memory: Some(memory), key: None });
         self.started(end);
         if let Some(choice) = choice {
-            self.tell(choice, || format!("rank {node} receives up to {room} bytes from rank {peer} with tag {tag}"));
+            self.tell(choice, &[node, peer], || {
+                format!("rank {node} receives up to {room} bytes from rank {peer} with tag {tag}")
+            });
         }
         Ok(())
     }
@@ -126,7 +139,7 @@ impl World<'_> {
 
     /// Gives one of the operations up that may be.
     fn cancel(&mut self, choice: Choice, end: EndId, dice: &mut Dice) -> Checked {
-        let node = self.node(end);
+        let (node, peer) = (self.node(end), self.node(end.peer()));
         let Some(own) = self.end(end) else { return Ok(()) };
         let whats: Vec<What> = own.live.iter().map(|live| live.what).collect();
         let book = &self.pairs[end.pair].books[end.side];
@@ -144,7 +157,7 @@ impl World<'_> {
             What::Remote { number } if self.options.story => book.describe(number),
             _ => String::new(),
         };
-        self.tell(choice, || match what {
+        self.tell(choice, &[node, peer], || match what {
             What::Send { tag, number } => format!("rank {node} gives message {number} with tag {tag} up"),
             What::Recv { tag, number } => format!("rank {node} gives receive {number} with tag {tag} up"),
             What::Remote { .. } => format!("rank {node} gives {described} up"),
@@ -239,4 +252,9 @@ impl World<'_> {
         }
         Ok(())
     }
+}
+
+/// Whether a device fills the memory of a receive, if there is one.
+fn is_direct(tag: u64, number: u64) -> bool {
+    tag >= CANCELLING || number % 4 != 3
 }

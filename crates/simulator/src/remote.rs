@@ -41,7 +41,8 @@ impl World<'_> {
 
     fn draw(&self, end: EndId, dice: &mut Dice, longest: usize) -> Start {
         let book = &self.pairs[end.pair].books[end.side];
-        let share = self.share(end);
+        // The peer may be dead without anybody having noticed.
+        let share = self.nodes[self.node(end.peer())].share.as_ref();
         let word = dice.index(WORDS);
         let salt = mix(u64::from(self.pairs[end.pair].generation), (end.pair * 2 + end.side) as u64);
         let number = book.next();
@@ -54,10 +55,11 @@ impl World<'_> {
             0 | 1 => Asked::Add { word, add: 1 + dice.below(1 << 40) },
             2 => {
                 // Sometimes what it is now, so that it succeeds.
-                let now = share.word(word).1;
+                let now = share.map_or(0, |share| share.word(word).1);
                 let expect = if dice.below(4) == 0 { dice.next() } else { now };
                 let new = mix(mix(salt, number), dice.next());
-                let (new, since) = (if new == expect { new ^ 1 } else { new }, share.age(word));
+                let (new, since) =
+                    (if new == expect { new ^ 1 } else { new }, share.map_or(0, |share| share.age(word)));
                 Asked::Swap { word, expect, new, since }
             }
             3 | 4 => {
@@ -80,8 +82,8 @@ impl World<'_> {
         Start { asked, fence }
     }
 
-    fn share(&self, end: EndId) -> &Share {
-        self.nodes[self.node(end.peer())].share.as_ref().expect("a connected peer shares memory")
+    fn keys(&self, end: EndId) -> Keys {
+        self.pairs[end.pair].books[end.side].keys
     }
 
     fn fence(&mut self, end: EndId) {
@@ -97,7 +99,7 @@ impl World<'_> {
 
     fn start(&mut self, choice: Option<Choice>, end: EndId, asked: Asked, offered: bool) -> Checked {
         let (node, peer) = (self.node(end), self.node(end.peer()));
-        let keys = self.share(end).keys;
+        let keys = self.keys(end);
         let data = |at: usize| At { key: self.data_key(end, keys, offered), offset: (node * AREA + at) as u64 };
         let word = |word: usize| At { key: keys.words, offset: word as u64 * 8 };
         let carrier = self.pairs[end.pair].carrier;
@@ -108,9 +110,7 @@ impl World<'_> {
                 memory.write(0, bytes);
                 let key = (offered && carrier != Carrier::Unreliable).then(|| self.key(node));
                 let source = match key {
-                    Some(key) => {
-                        Source::Offered { memory: memory.clone(), place: Place { key, offset: 0, checksum: 0 } }
-                    }
+                    Some(key) => Source::Offered { memory: memory.clone(), place: Place { key, ..Place::default() } },
                     None => Source::Memory(memory.clone()),
                 };
                 let own = self.end(end).expect("operations are started on links");
@@ -141,7 +141,7 @@ impl World<'_> {
         if let Some(choice) = choice.filter(|_| self.options.story) {
             let what = self.pairs[end.pair].books[end.side].describe(number);
             let how = if offered { ", offered" } else { "" };
-            self.tell(choice, || format!("rank {node} asks rank {peer} for {what}{how}"));
+            self.tell(choice, &[node, peer], || format!("rank {node} asks rank {peer} for {what}{how}"));
         }
         Ok(())
     }
@@ -176,7 +176,7 @@ impl World<'_> {
                 drawn.push(asked);
             }
         }
-        let keys = self.share(end).keys;
+        let keys = self.keys(end);
         let word = |word: usize| At { key: keys.words, offset: word as u64 * 8 };
         let (mut requests, mut memories) = (Vec::new(), Vec::new());
         for asked in &drawn {
@@ -208,14 +208,15 @@ impl World<'_> {
             self.note(end, op, asked, memory, None);
             self.started(end);
         }
-        self.tell(choice, || format!("rank {node} asks rank {peer} for {count} operations at once"));
+        self.tell(choice, &[node, peer], || format!("rank {node} asks rank {peer} for {count} operations at once"));
         Ok(())
     }
 
     /// An operation that the owner must refuse.
     fn bad(&mut self, choice: Choice, end: EndId, dice: &mut Dice) {
         let (node, peer) = (self.node(end), self.node(end.peer()));
-        let (keys, size) = (self.share(end).keys, self.share(end).size());
+        let keys = self.keys(end);
+        let size = keys.size;
         let bytes = || Source::Bytes(vec![0xbd; 24].into());
         let at = |key, offset| At { key, offset };
         let which = dice.below(6);
@@ -239,7 +240,7 @@ impl World<'_> {
             }
         };
         self.note(end, op, Asked::Bad { error }, None, None);
-        self.tell(choice, || format!("rank {node} asks rank {peer} for what it must refuse ({error})"));
+        self.tell(choice, &[node, peer], || format!("rank {node} asks rank {peer} for what it must refuse ({error})"));
     }
 
     /// This end has perhaps done something for its peer.

@@ -24,7 +24,7 @@ const GUARD: usize = 64;
 const REMEMBERED: usize = 256;
 
 /// Under which keys peers find it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Keys {
     /// The words, then the counters.
     pub words: u64,
@@ -36,6 +36,8 @@ pub(crate) struct Keys {
     pub read: u64,
     /// A key that was taken back.
     pub stale: u64,
+    /// Bytes of all areas.
+    pub size: u64,
 }
 
 /// Shared memory.
@@ -59,7 +61,7 @@ impl Share {
         let mut share = Share {
             nodes,
             exports,
-            keys: Keys { words: 0, data: 0, direct: 0, read: 0, stale: 0 },
+            keys: Keys::default(),
             memory,
             shadow: Vec::new(),
             history: vec![(0, VecDeque::from([0])); WORDS],
@@ -72,7 +74,7 @@ impl Share {
         let words = share.memory.slice(words);
         let data = share.memory.slice(areas.clone());
         let exports = &share.exports;
-        let place = Place { key: PLACE, offset: areas.start as u64, checksum: 0 };
+        let place = Place { key: PLACE, offset: areas.start as u64, ..Place::default() };
         let taken_back = exports.add(data.clone(), Rights::all()).expect(no_bits);
         exports.remove(taken_back);
         share.keys = Keys {
@@ -81,6 +83,7 @@ impl Share {
             direct: exports.add_direct(data.clone(), Rights::READ | Rights::WRITE, place).expect(no_bits),
             read: exports.add(data, Rights::READ).expect(no_bits),
             stale: stale.unwrap_or(taken_back),
+            size: areas.len() as u64,
         };
         share
     }
@@ -92,11 +95,6 @@ impl Share {
     fn areas(&self) -> Range<usize> {
         let start = self.words().end + GUARD;
         start..start + self.nodes * AREA
-    }
-
-    /// Bytes of all areas.
-    pub(crate) fn size(&self) -> u64 {
-        (self.nodes * AREA) as u64
     }
 
     pub(crate) fn word_at(&self, word: usize) -> usize {

@@ -28,7 +28,7 @@ pub use size::Size;
 pub use table::short;
 
 use crate::output::{NOBODY_LISTENS, say, show};
-use crate::run::{Job, Output, Profile, Reader, positive_seconds, rank_count};
+use crate::run::{self, Job, Output, Profile, Reader, positive_seconds, rank_count};
 
 /// The hidden command of a rank.
 pub const RANK: &str = "__bench";
@@ -71,6 +71,9 @@ pub struct Args {
     /// Use the software RDMA device with the limits and rules of this hardware, instead of shared memory.
     #[arg(long, value_enum, env = "FULMEN_PROFILE")]
     profile: Option<Profile>,
+    /// Verify what ranks send one another by checksums, to see what that costs.
+    #[arg(long)]
+    verify_data: bool,
     /// Print one JSON object a size, and nothing else, on standard output.
     #[arg(long)]
     json: bool,
@@ -278,7 +281,7 @@ struct Told {
 
 /// Starts the ranks and shows what they measure.
 pub fn bench(args: Args, verbose: u8) -> anyhow::Result<ExitCode> {
-    let Args { spec, ranks, profile, json } = args;
+    let Args { spec, ranks, profile, verify_data, json } = args;
     spec.check(ranks)?;
     check_device(ranks, profile)?;
     // Room for the buffers, whatever the pool's cuts waste, and for what the group itself takes.
@@ -288,11 +291,13 @@ pub fn bench(args: Args, verbose: u8) -> anyhow::Result<ExitCode> {
     let told = Arc::new(Mutex::new(Told::default()));
     let mut job = Job::own(ranks, profile, verbose, spec.args(), Output::Read(reader(told.clone(), json)))?;
     job.env.push(("FULMEN_POOL", pool.to_string()));
+    job.env.extend(verify_data.then(run::verified));
     if !json {
         let place = match profile {
             Some(profile) => format!("software {} device", profile.name()),
             None => "shared memory".to_string(),
         };
+        let place = if verify_data { format!("{place}, verified") } else { place };
         let processors = if ranks as usize <= machine::processors().len() {
             "a processor for each rank"
         } else {

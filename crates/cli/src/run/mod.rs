@@ -93,6 +93,9 @@ pub struct Args {
         default_value = "10"
     )]
     silence: Duration,
+    /// Have ranks verify what they send one another by checksums. Memory that ranks map needs none.
+    #[arg(long)]
+    verify_data: bool,
     /// Pass the ranks' output on without labels and without changing a byte.
     #[arg(long)]
     no_labels: bool,
@@ -175,6 +178,11 @@ impl Job {
         check_descriptors(self.ranks)?;
         launcher::run(self)
     }
+}
+
+/// What has ranks verify what they send one another.
+pub fn verified() -> (&'static str, String) {
+    ("FULMEN_VERIFY_DATA", "1".into())
 }
 
 /// The hardware that the software device stands in for.
@@ -269,9 +277,10 @@ impl RunError {
 /// Runs the ranks until all have ended.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let path = program::find(&args.program[0])?;
-    let Args { ranks, profile, timeout, grace, restart, silence, no_labels, trace, program } = args;
+    let Args { ranks, profile, timeout, grace, restart, silence, verify_data, no_labels, trace, program } = args;
     let output = if no_labels { Output::Plain } else { Output::Labelled };
-    let job = Job { ranks, profile, timeout, grace, restart, silence, path, program, trace, env: Vec::new(), output };
+    let env = verify_data.then(verified).into_iter().collect();
+    let job = Job { ranks, profile, timeout, grace, restart, silence, path, program, trace, env, output };
     Ok(ExitCode::from(job.run()?))
 }
 

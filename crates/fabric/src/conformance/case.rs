@@ -3,7 +3,7 @@
 use fulmen_memory::RegionError;
 
 use super::seat::Seat;
-use crate::{FabricError, FabricOptions, Flow, StartError};
+use crate::{FabricError, FabricOptions, Flow, RecoveryError, StartError};
 
 /// How a case ends when it does not pass.
 #[derive(Clone, Debug)]
@@ -25,6 +25,12 @@ impl From<FabricError> for Failure {
 impl From<StartError> for Failure {
     fn from(error: StartError) -> Failure {
         Failure::Failed(format!("the fabric did not start: {error}"))
+    }
+}
+
+impl From<RecoveryError> for Failure {
+    fn from(error: RecoveryError) -> Failure {
+        Failure::Failed(format!("no new generation: {error}"))
     }
 }
 

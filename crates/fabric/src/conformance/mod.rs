@@ -10,11 +10,14 @@
 //! back.
 
 mod case;
+mod keys;
 mod liveness;
 mod memory;
 mod messages;
+mod onesided;
 mod order;
 mod pattern;
+mod regroup;
 mod seat;
 mod windows;
 
@@ -120,6 +123,15 @@ pub fn names() -> Vec<&'static str> {
 }
 
 fn cases() -> impl Iterator<Item = &'static Case> {
-    const THEMES: [&[Case]; 5] = [messages::CASES, order::CASES, windows::CASES, liveness::CASES, memory::CASES];
+    const THEMES: [&[Case]; 8] = [
+        messages::CASES,
+        order::CASES,
+        windows::CASES,
+        onesided::CASES,
+        keys::CASES,
+        liveness::CASES,
+        memory::CASES,
+        regroup::CASES,
+    ];
     THEMES.into_iter().flatten()
 }

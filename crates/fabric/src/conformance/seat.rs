@@ -12,7 +12,7 @@ use fulmen_memory::{Exposed, Region};
 use super::case::{Case, Failure, Need, Outcome, ensure};
 use super::{Bench, PATIENCE};
 use crate::bootstrap::{Heartbeat, Options};
-use crate::{Coordinator, Fabric, JoinConfig, Secret, Session};
+use crate::{Coordinator, Fabric, FabricOptions, JoinConfig, Regroup, Secret, Session};
 
 /// A thread that a busy machine does not run for some seconds is not to be taken for a dead rank.
 const SILENCE: Duration = Duration::from_secs(600);
@@ -52,11 +52,9 @@ pub(super) fn play(bench: &dyn Bench, case: &Case) -> Outcome {
             scope.spawn(move || {
                 // What a rank does is caught here, so that its fabric goes before anybody else is waited for.
                 let outcome = catch_unwind(AssertUnwindSafe(|| {
-                    let session = Session::join(&config)
-                        .map_err(|error| Failure::Failed(format!("the ranks did not meet: {error}")))?;
-                    let providers = bench.providers(rank).map_err(Failure::Failed)?;
-                    let fabric = Fabric::start(session, options, providers)?;
-                    let mut seat = Seat { fabric: Some(fabric), rank, size: case.ranks, meeting };
+                    let mut seat =
+                        Seat { fabric: None, rank, size: case.ranks, launch: config, bench, options, meeting };
+                    seat.join()?;
                     // The first failure is noted before the fabric goes, which makes others fail.
                     let outcome = (case.run)(&mut seat).and_then(|()| seat.finish());
                     meeting.note(rank, &outcome);
@@ -82,6 +80,9 @@ pub(super) struct Seat<'a> {
     fabric: Option<Fabric>,
     pub rank: u32,
     pub size: u32,
+    launch: JoinConfig,
+    bench: &'a dyn Bench,
+    options: FabricOptions,
     meeting: &'a Meeting,
 }
 
@@ -131,6 +132,32 @@ impl Seat<'_> {
                 }
             }
         }
+    }
+
+    /// Whether it has left or died.
+    pub(super) fn is_gone(&self) -> bool {
+        self.fabric.is_none()
+    }
+
+    /// Joins the world as its launch says; after a death, as a process does that is started again.
+    pub(super) fn join(&mut self) -> Outcome {
+        let session =
+            Session::join(&self.launch).map_err(|error| Failure::Failed(format!("the ranks did not meet: {error}")))?;
+        let providers = self.bench.providers(self.launch.rank).map_err(Failure::Failed)?;
+        self.sit(Fabric::start(session, self.options.clone(), providers)?);
+        Ok(())
+    }
+
+    /// Goes on in a new generation, in which the rank may be another number.
+    pub(super) fn regroup(&mut self, how: Regroup) -> Outcome {
+        let next = Fabric::regroup(self, how, PATIENCE)?;
+        self.sit(next);
+        Ok(())
+    }
+
+    fn sit(&mut self, fabric: Fabric) {
+        (self.rank, self.size) = (fabric.rank(), fabric.size());
+        self.fabric = Some(fabric);
     }
 
     /// What every rank that has not left sees at the end of a case: all memory comes back to the pool.

@@ -6,7 +6,8 @@ use std::time::Duration;
 use fulmen_memory::Exposed;
 
 use super::Remote;
-use crate::FabricError;
+use super::remote::Path;
+use crate::{FabricError, Rights};
 
 /// Small operations on memory of one rank, which go out together: in as few requests as the way there allows. They may take
 /// effect in any order.
@@ -17,7 +18,7 @@ pub struct Batch<'a> {
     requests: Vec<Request>,
 }
 
-enum Request {
+pub(super) enum Request {
     Put { offset: u64, from: usize, len: usize },
     Get { offset: u64, into: Exposed },
     FetchAdd { offset: u64, add: u64 },
@@ -75,6 +76,17 @@ impl<'a> Batch<'a> {
         let requests = std::mem::take(&mut self.requests);
         let bytes = std::mem::take(&mut self.bytes);
         let remote = self.remote;
+        for request in &requests {
+            let (need, offset, len) = match request {
+                Request::Put { offset, len, .. } => (Rights::WRITE, offset, *len),
+                Request::Get { offset, into } => (Rights::READ, offset, into.len()),
+                Request::FetchAdd { offset, .. } | Request::CompareSwap { offset, .. } => (Rights::ATOMIC, offset, 8),
+            };
+            remote.check(request.name(), need, *offset, len)?;
+        }
+        if let Path::Link = remote.path {
+            return remote.link_batch(requests, &bytes, timeout);
+        }
         let each = |request: Request| match request {
             Request::Put { offset, from, len } => {
                 remote.put_bytes(offset, &bytes[from..from + len], timeout).map(|()| len as u64)

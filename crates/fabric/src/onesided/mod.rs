@@ -20,22 +20,28 @@
 //! processors of the owner's host:
 //!
 //! - where ranks map one another's memory, each operation is an instruction of the rank that asks for it;
+//! - where devices have atomics, they do them, if the owner's says that its atomics are also atomic with those of the
+//!   owner's processors (`Capabilities::atomics_with_cpu`);
 //! - elsewhere the owner's progress thread executes them, also while the owner's program computes.
 //!
 //! The owner itself may use atomics on its words too ([`Exposed::atomic_u64`](fulmen_memory::Exposed::atomic_u64)).
 
 mod batch;
 mod key;
+mod link;
 mod owner;
 mod remote;
 mod shared;
 mod table;
 
+use std::sync::atomic;
+use std::time::Duration;
+
 use fulmen_memory::Exposed;
 
 pub use batch::Batch;
 pub use key::{InvalidKey, RemoteKey};
-pub(crate) use owner::OneSided;
+pub(crate) use owner::{Direct, OneSided};
 pub use remote::Remote;
 pub use shared::Shared;
 pub(crate) use table::LEN as AREA;
@@ -53,7 +59,11 @@ impl Fabric {
     pub fn share(&self, memory: &Exposed, rights: Rights) -> Result<Shared, FabricError> {
         const OP: OpName = "share";
         self.inner.check_goes_on(OP)?;
+        self.inner.lanes.sweep();
         let key = self.inner.onesided.share(OP, memory, rights)?;
+        if self.inner.onesided.serves() {
+            self.inner.progress.need();
+        }
         Ok(Shared { fabric: self.clone(), key, memory: memory.clone() })
     }
 
@@ -71,25 +81,24 @@ impl Fabric {
     ///
     /// # Errors
     /// [`FabricError::NoSuchRank`], [`FabricError::PeerLost`] and [`FabricError::TimedOut`].
-    pub fn flush(&self, rank: u32, timeout: std::time::Duration) -> Result<(), FabricError> {
+    pub fn flush(&self, rank: u32, timeout: Duration) -> Result<(), FabricError> {
         const OP: OpName = "flush";
-        let _ = timeout;
         self.check_one_sided(OP, rank)?;
         // What works on mapped memory has taken effect when it returns.
-        std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
-        Ok(())
+        atomic::fence(atomic::Ordering::SeqCst);
+        self.flush_link(OP, rank, timeout)
     }
 
     /// One-sided operations on a rank's memory that this rank starts later take effect after those that it has started
-    /// before.
+    /// before. It waits for those where devices do them (within the [fabric's timeout](Fabric::timeout)), and nowhere else.
     ///
     /// # Errors
-    /// [`FabricError::NoSuchRank`] and [`FabricError::PeerLost`].
+    /// [`FabricError::NoSuchRank`], [`FabricError::PeerLost`] and [`FabricError::TimedOut`].
     pub fn fence(&self, rank: u32) -> Result<(), FabricError> {
         const OP: OpName = "fence";
         self.check_one_sided(OP, rank)?;
-        std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
-        Ok(())
+        atomic::fence(atomic::Ordering::SeqCst);
+        self.fence_link(OP, rank)
     }
 
     /// Refuses a rank that is none, or lost.

@@ -1,16 +1,19 @@
 //! What a rank has shared, and what it has taken back.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use fulmen_memory::{Exposed, Region};
 use fulmen_reach::{ReachError, ShareKey};
+use fulmen_verbs::MemoryRegion;
 
+use super::RemoteKey;
 use super::table::{self, Area, Export, Hazards, SLOTS, fence_everywhere, fences};
-use super::{RemoteKey, Rights};
+use crate::driver::device::Registrar;
+use crate::engine::{Exports, Place, Rights};
 use crate::map::Neighbours;
 use crate::{FabricError, OpName};
 
@@ -26,10 +29,21 @@ pub(crate) struct OneSided {
     /// This rank's own.
     pub(super) hazards: Hazards,
     neighbours: Option<Arc<Neighbours>>,
+    /// What peers reach through the links to them.
+    exports: Exports,
+    /// Where the links' large moves reach memory.
+    direct: Direct,
+    /// Registers memory for peers' devices.
+    registrar: Option<Registrar>,
     books: Mutex<Books>,
+    /// Peers may ask this rank's links for something, and nobody else answers.
+    serves: AtomicBool,
     /// How many shares are in quarantine, to be looked at without the lock.
     quarantined: AtomicUsize,
 }
+
+/// Says where large moves of the links reach memory, if they do.
+pub(crate) type Direct = Box<dyn Fn(&Exposed) -> Option<Place> + Send + Sync>;
 
 #[derive(Default)]
 struct Books {
@@ -46,16 +60,26 @@ struct Books {
 }
 
 /// A share of this rank.
+#[derive(Clone)]
 struct Own {
     tag: u64,
     memory: Exposed,
     /// Whether its region is listed in the books.
     listed: bool,
+    /// Its registration, while peers may use it.
+    registration: Option<Arc<dyn MemoryRegion>>,
 }
 
 impl OneSided {
     /// `controls` are the areas of all ranks, as far as they are mapped here.
-    pub(crate) fn new(rank: u32, controls: Vec<Option<Exposed>>, neighbours: Option<Arc<Neighbours>>) -> OneSided {
+    pub(crate) fn new(
+        rank: u32,
+        controls: Vec<Option<Exposed>>,
+        neighbours: Option<Arc<Neighbours>>,
+        exports: Exports,
+        direct: Direct,
+        registrar: Option<Registrar>,
+    ) -> OneSided {
         let areas: Vec<_> = controls.into_iter().map(|control| control.map(Area::new)).collect();
         let own = areas[rank as usize].clone().expect("this rank's own control region");
         if fences::available() {
@@ -66,7 +90,11 @@ impl OneSided {
             areas,
             hazards: Hazards::new(own),
             neighbours,
+            exports,
+            direct,
+            registrar,
             books: Mutex::default(),
+            serves: AtomicBool::new(false),
             quarantined: AtomicUsize::new(0),
         }
     }
@@ -96,13 +124,6 @@ impl OneSided {
         if writes && !memory.region().is_writable() {
             return Err(FabricError::NotPermitted { op, rank, need: rights - Rights::READ });
         }
-        self.sweep();
-        let tag = loop {
-            match getrandom::u64().map_err(|cause| FabricError::NoRandom { op, cause })? {
-                0 => {}
-                tag => break tag,
-            }
-        };
         let mut books = self.books();
         let slot = books.take_slot().ok_or(FabricError::TooManyShares { op, most: SLOTS })?;
         let (region, listed) = match self.publish_region(&mut books, memory.region()) {
@@ -112,10 +133,26 @@ impl OneSided {
                 return Err(FabricError::Reach { op, rank, cause: Arc::new(cause) });
             }
         };
+        let exported = match (self.direct)(memory) {
+            Some(place) => self.exports.add_direct(memory.clone(), rights, place),
+            None => self.exports.add(memory.clone(), rights),
+        };
+        let tag = exported.map_err(|cause| {
+            books.free.push(slot);
+            if listed {
+                self.withdraw_region(&mut books, memory.region().id());
+            }
+            FabricError::NoRandom { op, cause }
+        })?;
+        if region == 0 && self.areas.len() > 1 {
+            self.serves.store(true, Ordering::Release);
+        }
         let (offset, len) = (memory.offset() as u64, memory.len() as u64);
         self.own().line(slot as usize).publish(tag, Export { offset, len, rights: rights.bits(), region });
-        books.shares.insert(slot, Own { tag, memory: memory.clone(), listed });
-        Ok(RemoteKey { rank, len, rights: rights.bits(), slot, tag })
+        let registered = self.registrar.as_ref().and_then(|registrar| registrar.register(memory, rights));
+        let (registration, device) = registered.unzip();
+        books.shares.insert(slot, Own { tag, memory: memory.clone(), listed, registration });
+        Ok(RemoteKey { rank, len, rights: rights.bits(), slot, tag, device })
     }
 
     /// Lets peers map the region: the key for that (0 if they cannot), and whether it is listed in the books.
@@ -147,29 +184,34 @@ impl OneSided {
     /// Ends a share: nobody begins to work on it any more. False if it has ended before.
     pub(super) fn revoke(&self, slot: u32, tag: u64) -> bool {
         let mut books = self.books();
-        let Some(own) = books.shares.remove(&slot) else { return false };
+        let Some(mut own) = books.shares.remove(&slot) else { return false };
         if own.tag != tag {
             books.shares.insert(slot, own);
             return false;
         }
         self.own().line(slot as usize).clear();
+        self.exports.remove(tag);
+        let registration = own.registration.take();
         // The memory stays here until it is known that nobody works on it.
         books.quarantine.push((slot, own));
         self.quarantined.store(books.quarantine.len(), Ordering::Release);
         drop(books);
+        // It waits for whoever is in the middle of an operation.
+        drop(registration);
         fence_everywhere();
         true
     }
 
-    /// The ranks that are in the middle of an operation on this share, which has ended.
-    pub(super) fn still_working_on(&self, slot: u32, tag: u64) -> Vec<u32> {
+    /// The memory of this share, which has ended, if somebody may still work on it.
+    pub(crate) fn in_quarantine(&self, slot: u32, tag: u64) -> Option<Exposed> {
         let books = self.books();
-        // Once it has left the quarantine, another one may have the line.
-        let kept = books.quarantine.iter().any(|(kept, own)| *kept == slot && own.tag == tag);
-        if kept { self.working_on(slot) } else { Vec::new() }
+        // Once it has left the quarantine, another share may have the line.
+        let kept = books.quarantine.iter().find(|(kept, own)| *kept == slot && own.tag == tag)?;
+        Some(kept.1.memory.clone())
     }
 
-    fn working_on(&self, slot: u32) -> Vec<u32> {
+    /// The ranks that are in the middle of an operation on mapped memory of the share in this line.
+    pub(crate) fn working_on(&self, slot: u32) -> Vec<u32> {
         let share = table::name(self.rank, slot as usize);
         let works = |(rank, area): (u32, &Option<Area>)| {
             let area = area.as_ref()?;
@@ -183,22 +225,21 @@ impl OneSided {
         rank == self.rank || self.neighbours.as_ref().is_some_and(|neighbours| neighbours.is_alive(rank))
     }
 
-    /// Lets go of the memory of shares that have ended, as far as nobody works on it any more.
-    pub(crate) fn sweep(&self) {
+    /// Lets go of the memory of shares that have ended, if nobody works on it any more.
+    pub(crate) fn sweep(&self, is_free: impl Fn(u32, &Exposed) -> bool) {
         if !self.has_quarantined() {
             return;
         }
+        let kept: Vec<_> = self.books().quarantine.clone();
+        // Without the lock, since whoever looks may have to wait for others.
+        let free: Vec<_> = kept.into_iter().filter(|(slot, own)| is_free(*slot, &own.memory)).collect();
         let mut books = self.books();
-        let mut at = 0;
-        let mut released = Vec::new();
-        while at < books.quarantine.len() {
-            if self.working_on(books.quarantine[at].0).is_empty() {
-                released.push(books.quarantine.swap_remove(at));
-            } else {
-                at += 1;
-            }
-        }
-        for (slot, own) in &released {
+        for (slot, own) in &free {
+            let Some(at) = books.quarantine.iter().position(|(kept, other)| kept == slot && other.tag == own.tag)
+            else {
+                continue;
+            };
+            books.quarantine.swap_remove(at);
             books.free.push(*slot);
             if own.listed {
                 self.withdraw_region(&mut books, own.memory.region().id());
@@ -207,6 +248,21 @@ impl OneSided {
         self.quarantined.store(books.quarantine.len(), Ordering::Release);
         // Memory goes without the lock.
         drop(books);
+    }
+
+    /// Whether links have to be served although this rank's program does nothing with them.
+    pub(crate) fn serves(&self) -> bool {
+        self.serves.load(Ordering::Acquire)
+    }
+
+    /// A thread waits for a word of a share, until it says that it does no longer.
+    pub(super) fn begin_wait(&self, slot: u32) {
+        // Whoever changes a word looks at this after that, and the thread at the word after this.
+        self.own().line(slot as usize).listeners().fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub(super) fn end_wait(&self, slot: u32) {
+        self.own().line(slot as usize).listeners().fetch_sub(1, Ordering::SeqCst);
     }
 
     /// Whether memory waits for a peer that may still write it.
@@ -232,7 +288,18 @@ impl OneSided {
         for (slot, tag) in all {
             self.revoke(slot, tag);
         }
-        self.sweep();
+    }
+}
+
+impl Drop for OneSided {
+    /// Memory that a peer may still write is never used for anything else, although nobody looks after it any more.
+    fn drop(&mut self) {
+        let kept = std::mem::take(&mut self.books().quarantine);
+        for (slot, own) in kept {
+            if !self.working_on(slot).is_empty() {
+                std::mem::forget(own.memory);
+            }
+        }
     }
 }
 
@@ -250,7 +317,6 @@ impl OneSided {
         while works() && Instant::now() < end {
             thread::sleep(NAP);
         }
-        self.sweep();
     }
 }
 

@@ -7,9 +7,11 @@ use std::time::Duration;
 use fulmen_memory::Exposed;
 
 use super::table::{self, Area};
-use super::{Batch, RemoteKey, Rights, check_word};
+use super::{Batch, RemoteKey, check_word};
+use crate::driver::device::DeviceKey;
+use crate::engine::{Atomic, Rights};
 use crate::map::MAP_TIMEOUT;
-use crate::{Fabric, FabricError, OpName, Operation};
+use crate::{Fabric, FabricError, OpName, Operation, clock};
 
 pub(super) const PUT: OpName = "put";
 pub(super) const GET: OpName = "get";
@@ -26,6 +28,9 @@ pub struct Remote {
     pub(super) rank: u32,
     pub(super) len: u64,
     pub(super) rights: Rights,
+    pub(super) tag: u64,
+    /// Where the owner's device does something with it.
+    pub(super) device: Option<DeviceKey>,
     pub(super) path: Path,
 }
 
@@ -33,6 +38,8 @@ pub struct Remote {
 pub(super) enum Path {
     /// By this rank's own instructions.
     Mapped(Mapped),
+    /// Over the link to its owner.
+    Link,
 }
 
 /// Shared memory of a rank, mapped here.
@@ -54,16 +61,24 @@ impl Remote {
         fabric.check_one_sided(OP, rank)?;
         let onesided = &fabric.inner.onesided;
         let unknown = FabricError::NoSuchKey { op: OP, rank };
-        let Some(area) = onesided.area(rank).filter(|_| key.rank == rank && (key.slot as usize) < table::SLOTS) else {
+        if key.rank != rank || key.slot as usize >= table::SLOTS {
             return Err(unknown);
+        }
+        let (fabric, tag) = (fabric.clone(), key.tag);
+        let Some(area) = onesided.area(rank) else {
+            // The owner looks at the rest.
+            let (len, rights) = (key.len, key.rights());
+            return Ok(Remote { fabric, rank, len, rights, tag, device: key.device, path: Path::Link });
         };
-        let Some(export) = area.line(key.slot as usize).read(key.tag) else { return Err(unknown) };
+        let Some(export) = area.line(key.slot as usize).read(tag) else { return Err(unknown) };
+        let (offset, len, rights) = (export.offset, export.len, Rights::from_bits_truncate(export.rights));
         let memory = if rank == fabric.rank() {
-            onesided.memory(key.slot, key.tag).ok_or(unknown)?
+            onesided.memory(key.slot, tag).ok_or(unknown)?
+        } else if export.region == 0 {
+            return Ok(Remote { fabric, rank, len, rights, tag, device: None, path: Path::Link });
         } else {
             let neighbours = fabric.inner.neighbours.as_ref().ok_or(FabricError::NoWindows { op: OP })?;
             let region = neighbours.borrow(OP, rank, export.region, MAP_TIMEOUT)?;
-            let (offset, len) = (export.offset, export.len);
             let inside = offset.checked_add(len).filter(|end| *end <= region.len() as u64);
             let end =
                 inside.ok_or(FabricError::OutOfBounds { op: OP, rank, offset, len, region: region.len() as u64 })?;
@@ -73,12 +88,11 @@ impl Remote {
             light: onesided.trusts_fences_of(area),
             area: area.clone(),
             slot: key.slot as usize,
-            tag: key.tag,
+            tag,
             memory,
             name: table::name(rank, key.slot as usize),
         };
-        let rights = Rights::from_bits_truncate(export.rights);
-        Ok(Remote { fabric: fabric.clone(), rank, len: export.len, rights, path: Path::Mapped(mapped) })
+        Ok(Remote { fabric: fabric.clone(), rank, len, rights, tag, device: None, path: Path::Mapped(mapped) })
     }
 
     /// The rank whose memory it is.
@@ -105,10 +119,13 @@ impl Remote {
     /// See [`Remote`].
     #[inline]
     pub fn put(&self, offset: u64, data: &Exposed, timeout: Duration) -> Result<(), FabricError> {
-        let _ = timeout;
         self.check(PUT, Rights::WRITE, offset, data.len())?;
-        let Path::Mapped(mapped) = &self.path;
-        self.on_mapped(PUT, mapped, || data.copy_to(0, &mapped.memory, offset as usize, data.len()))
+        match &self.path {
+            Path::Mapped(mapped) => {
+                self.on_mapped(PUT, mapped, || data.copy_to(0, &mapped.memory, offset as usize, data.len()))
+            }
+            Path::Link => self.link_put(offset, data, None, timeout),
+        }
     }
 
     /// Writes plain bytes at `offset`.
@@ -117,10 +134,11 @@ impl Remote {
     /// See [`Remote`].
     #[inline]
     pub fn put_bytes(&self, offset: u64, data: &[u8], timeout: Duration) -> Result<(), FabricError> {
-        let _ = timeout;
         self.check(PUT, Rights::WRITE, offset, data.len())?;
-        let Path::Mapped(mapped) = &self.path;
-        self.on_mapped(PUT, mapped, || mapped.memory.write(offset as usize, data))
+        match &self.path {
+            Path::Mapped(mapped) => self.on_mapped(PUT, mapped, || mapped.memory.write(offset as usize, data)),
+            Path::Link => self.link_put_bytes(offset, data, timeout),
+        }
     }
 
     /// Reads as many bytes as `into` has, from `offset` on.
@@ -129,10 +147,13 @@ impl Remote {
     /// See [`Remote`].
     #[inline]
     pub fn get(&self, offset: u64, into: &Exposed, timeout: Duration) -> Result<(), FabricError> {
-        let _ = timeout;
         self.check(GET, Rights::READ, offset, into.len())?;
-        let Path::Mapped(mapped) = &self.path;
-        self.on_mapped(GET, mapped, || mapped.memory.copy_to(offset as usize, into, 0, into.len()))
+        match &self.path {
+            Path::Mapped(mapped) => {
+                self.on_mapped(GET, mapped, || mapped.memory.copy_to(offset as usize, into, 0, into.len()))
+            }
+            Path::Link => self.link_get(offset, into, timeout),
+        }
     }
 
     /// Reads into plain memory. After an error, some of it may have been written.
@@ -141,10 +162,11 @@ impl Remote {
     /// See [`Remote`].
     #[inline]
     pub fn get_bytes(&self, offset: u64, into: &mut [u8], timeout: Duration) -> Result<(), FabricError> {
-        let _ = timeout;
         self.check(GET, Rights::READ, offset, into.len())?;
-        let Path::Mapped(mapped) = &self.path;
-        self.on_mapped(GET, mapped, || mapped.memory.read(offset as usize, into))
+        match &self.path {
+            Path::Mapped(mapped) => self.on_mapped(GET, mapped, || mapped.memory.read(offset as usize, into)),
+            Path::Link => self.link_get_bytes(offset, into, timeout),
+        }
     }
 
     /// Adds to the 64-bit word at `offset`, wrapping, and returns what was there before.
@@ -153,10 +175,11 @@ impl Remote {
     /// See [`Remote`].
     #[inline]
     pub fn fetch_add(&self, offset: u64, add: u64, timeout: Duration) -> Result<u64, FabricError> {
-        let _ = timeout;
         self.check(FETCH_ADD, Rights::ATOMIC, offset, 8)?;
-        let Path::Mapped(mapped) = &self.path;
-        mapped.fetch_add(self, FETCH_ADD, offset, add)
+        match &self.path {
+            Path::Mapped(mapped) => mapped.fetch_add(self, FETCH_ADD, offset, add),
+            Path::Link => self.link_atomic(FETCH_ADD, offset, Atomic::FetchAdd(add), timeout),
+        }
     }
 
     /// Replaces the 64-bit word at `offset` by `new` if it is `expect`, and returns what was there before.
@@ -165,10 +188,11 @@ impl Remote {
     /// See [`Remote`].
     #[inline]
     pub fn compare_swap(&self, offset: u64, expect: u64, new: u64, timeout: Duration) -> Result<u64, FabricError> {
-        let _ = timeout;
         self.check(COMPARE_SWAP, Rights::ATOMIC, offset, 8)?;
-        let Path::Mapped(mapped) = &self.path;
-        mapped.compare_swap(self, offset, expect, new)
+        match &self.path {
+            Path::Mapped(mapped) => mapped.compare_swap(self, offset, expect, new),
+            Path::Link => self.link_atomic(COMPARE_SWAP, offset, Atomic::CompareSwap { expect, new }, timeout),
+        }
     }
 
     /// Writes `data` at `offset`, and when all of it has landed, adds to the 64-bit word at an offset of `counter`, which
@@ -185,14 +209,23 @@ impl Remote {
         timeout: Duration,
     ) -> Result<(), FabricError> {
         let (remote, at, add) = counter;
-        let _ = timeout;
         self.check(PUT, Rights::WRITE, offset, data.len())?;
-        self.check_counter(remote, at)?;
-        let (Path::Mapped(mapped), Path::Mapped(counting)) = (&self.path, &remote.path);
-        // Nothing is written if it cannot be counted.
-        self.on_mapped(PUT, counting, || ())?;
-        self.on_mapped(PUT, mapped, || data.copy_to(0, &mapped.memory, offset as usize, data.len()))?;
-        counting.fetch_add(remote, PUT, at, add).map(drop)
+        remote.check_counter(self.rank, at)?;
+        match (&self.path, &remote.path) {
+            (Path::Link, Path::Link) => self.link_put(offset, data, Some(counter), timeout),
+            (Path::Mapped(_), Path::Mapped(counting)) => {
+                // Nothing is written if it cannot be counted.
+                remote.on_mapped(PUT, counting, || ())?;
+                self.put(offset, data, timeout)?;
+                counting.fetch_add(remote, PUT, at, add).map(drop)
+            }
+            // One of them cannot be mapped.
+            _ => {
+                let until = clock::after(timeout);
+                self.put(offset, data, timeout)?;
+                remote.fetch_add(at, add, clock::until(until)).map(drop)
+            }
+        }
     }
 
     /// Starts to put. The handle owns the memory until the operation has ended, and then gives the number of bytes.
@@ -200,6 +233,10 @@ impl Remote {
     /// # Errors
     /// See [`Remote`]; what happens later, the handle tells.
     pub fn start_put(&self, offset: u64, data: &Exposed) -> Result<Operation, FabricError> {
+        if let Path::Link = self.path {
+            self.check(PUT, Rights::WRITE, offset, data.len())?;
+            return self.link_start_put(offset, data, None);
+        }
         self.put(offset, data, Duration::ZERO)?;
         Ok(self.ended(PUT, data.len() as u64))
     }
@@ -209,6 +246,10 @@ impl Remote {
     /// # Errors
     /// See [`Remote`]; what happens later, the handle tells.
     pub fn start_get(&self, offset: u64, into: &Exposed) -> Result<Operation, FabricError> {
+        if let Path::Link = self.path {
+            self.check(GET, Rights::READ, offset, into.len())?;
+            return self.link_start_get(offset, into);
+        }
         self.get(offset, into, Duration::ZERO)?;
         Ok(self.ended(GET, into.len() as u64))
     }
@@ -218,6 +259,10 @@ impl Remote {
     /// # Errors
     /// See [`Remote`]; what happens later, the handle tells.
     pub fn start_fetch_add(&self, offset: u64, add: u64) -> Result<Operation, FabricError> {
+        if let Path::Link = self.path {
+            self.check(FETCH_ADD, Rights::ATOMIC, offset, 8)?;
+            return self.link_start_atomic(FETCH_ADD, offset, Atomic::FetchAdd(add));
+        }
         let old = self.fetch_add(offset, add, Duration::ZERO)?;
         Ok(self.ended(FETCH_ADD, old))
     }
@@ -227,11 +272,15 @@ impl Remote {
     /// # Errors
     /// See [`Remote`]; what happens later, the handle tells.
     pub fn start_compare_swap(&self, offset: u64, expect: u64, new: u64) -> Result<Operation, FabricError> {
+        if let Path::Link = self.path {
+            self.check(COMPARE_SWAP, Rights::ATOMIC, offset, 8)?;
+            return self.link_start_atomic(COMPARE_SWAP, offset, Atomic::CompareSwap { expect, new });
+        }
         let old = self.compare_swap(offset, expect, new, Duration::ZERO)?;
         Ok(self.ended(COMPARE_SWAP, old))
     }
 
-    /// Starts to put and count. As [`Remote::start_put`].
+    /// Starts to put and count. As [`Remote::start_put`]. Where only one of both is mapped here, it waits for the put.
     ///
     /// # Errors
     /// See [`Remote::put_counted`]; what happens later, the handle tells.
@@ -241,7 +290,12 @@ impl Remote {
         data: &Exposed,
         counter: (&Remote, u64, u64),
     ) -> Result<Operation, FabricError> {
-        self.put_counted(offset, data, counter, Duration::ZERO)?;
+        if let (Path::Link, Path::Link) = (&self.path, &counter.0.path) {
+            self.check(PUT, Rights::WRITE, offset, data.len())?;
+            counter.0.check_counter(self.rank, counter.1)?;
+            return self.link_start_put(offset, data, Some(counter));
+        }
+        self.put_counted(offset, data, counter, self.fabric.timeout())?;
         Ok(self.ended(PUT, data.len() as u64))
     }
 
@@ -268,13 +322,16 @@ impl Remote {
         self.fabric.check_alive(op, self.rank)
     }
 
-    pub(super) fn check_counter(&self, counter: &Remote, at: u64) -> Result<(), FabricError> {
-        if counter.rank != self.rank {
-            return Err(FabricError::NoSuchKey { op: PUT, rank: self.rank });
+    /// As a counter of a put to this rank.
+    pub(super) fn check_counter(&self, rank: u32, at: u64) -> Result<(), FabricError> {
+        if self.rank != rank {
+            return Err(FabricError::NoSuchKey { op: PUT, rank });
         }
-        counter.check(PUT, Rights::ATOMIC, at, 8)?;
-        let Path::Mapped(mapped) = &counter.path;
-        check_word(PUT, counter.rank, &mapped.memory, at)
+        self.check(PUT, Rights::ATOMIC, at, 8)?;
+        match &self.path {
+            Path::Mapped(mapped) => check_word(PUT, rank, &mapped.memory, at),
+            Path::Link => Ok(()),
+        }
     }
 
     /// Works on mapped memory, if the owner's word still stands.

@@ -23,6 +23,8 @@ pub struct Shared {
 
 /// Looks at others' work that the processor is given to somebody else between, before this thread sleeps between.
 const YIELDS: u32 = 100;
+/// How often a word is looked at that a peer's device may change.
+const DEVICE_NAP: Duration = Duration::from_micros(500);
 /// How long it sleeps.
 const NAP: Duration = Duration::from_micros(200);
 
@@ -57,13 +59,15 @@ impl Shared {
             return Ok(value);
         }
         let onesided = &self.fabric.inner.onesided;
-        let listeners = onesided.own().line(self.key.slot as usize).listeners();
-        // Whoever changes a word looks at this after that, and this thread at the word after this.
-        listeners.fetch_add(1, Ordering::SeqCst);
+        onesided.begin_wait(self.key.slot);
         let recorder = &self.fabric.inner.recorder;
         let running = recorder.begin(What::of(Action::WaitCounter, self.fabric.rank(), offset, 8));
-        let waited = self.fabric.wait(OP, On::All, timeout, ready);
-        listeners.fetch_sub(1, Ordering::SeqCst);
+        let waited = match self.key.device {
+            None => self.fabric.wait(OP, On::All, timeout, ready),
+            // A peer's device changes words, and tells nobody.
+            Some(_) => self.fabric.wait_in_naps(OP, On::All, timeout, DEVICE_NAP, ready),
+        };
+        onesided.end_wait(self.key.slot);
         recorder.ended(running, waited)
     }
 
@@ -81,7 +85,7 @@ impl Shared {
         let until = clock::after(timeout);
         self.revoke();
         for look in 0_u32.. {
-            let missing = inner.onesided.still_working_on(self.key.slot, self.key.tag);
+            let missing = inner.lanes.still_working_on(self.key.slot, self.key.tag);
             if missing.is_empty() {
                 break;
             }
@@ -89,13 +93,13 @@ impl Shared {
                 let link = inner.link_kind();
                 return Err(FabricError::TimedOut { op: OP, link, waited: started.elapsed(), missing });
             }
-            if look < YIELDS {
+            if inner.lanes.pump_all() || look < YIELDS {
                 thread::yield_now();
             } else {
                 thread::sleep(NAP);
             }
         }
-        inner.onesided.sweep();
+        inner.lanes.sweep();
         Ok(())
     }
 
@@ -108,7 +112,7 @@ impl Drop for Shared {
     fn drop(&mut self) {
         let inner = &self.fabric.inner;
         self.revoke();
-        inner.onesided.sweep();
+        inner.lanes.sweep();
         if inner.onesided.has_quarantined() {
             inner.progress.need();
         }

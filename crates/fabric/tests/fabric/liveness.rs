@@ -27,7 +27,7 @@ fn join(coordinator: SocketAddr, rank: u32, size: u32, secret: Secret, carrier: 
 
 /// The last rank in a process of its own, which ends with this value, or with the test's process: its standard input
 /// closes.
-struct Victim {
+pub struct Victim {
     child: Child,
     words: BufReader<std::process::ChildStdout>,
     coordinator: Serving,
@@ -40,6 +40,14 @@ impl Victim {
         Victim::start_watched(role, carrier, world::SILENCE)
     }
 
+    /// Rank 1 of two as this binary's test `test` plays it, and rank 0 with it.
+    pub fn start_as(test: &str, role: &str, carrier: Carrier) -> (Fabric, Victim) {
+        let mut victim = Victim::spawn_as(test, role, carrier, 2, world::SILENCE);
+        let fabric = victim.join(0, 2, carrier);
+        victim.hear("ready");
+        (fabric, victim)
+    }
+
     /// The same, where the coordinator takes a rank for lost that is silent for so long.
     fn start_watched(role: &str, carrier: Carrier, silence: Duration) -> (Fabric, Victim) {
         let mut victim = Victim::spawn(role, carrier, 2, silence);
@@ -50,13 +58,17 @@ impl Victim {
 
     /// The last rank of so many; the others are to join.
     fn spawn(role: &str, carrier: Carrier, size: u32, silence: Duration) -> Victim {
+        Victim::spawn_as("liveness::victim", role, carrier, size, silence)
+    }
+
+    fn spawn_as(test: &str, role: &str, carrier: Carrier, size: u32, silence: Duration) -> Victim {
         let secret = Secret::generate().unwrap();
         let options = world::patient(silence);
         let coordinator = Coordinator::bind(([127, 0, 0, 1], 0).into(), size, secret.clone(), options).unwrap();
         let coordinator = coordinator.serve().unwrap();
         let address = coordinator.local_addr();
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "liveness::victim", "--nocapture", "--test-threads=1"])
+            .args(["--exact", test, "--nocapture", "--test-threads=1"])
             .env(ROLE, role)
             .env(WORLD, format!("{address} {} {} {size}", secret.to_hex(), carrier.index()))
             .stdin(Stdio::piped())
@@ -72,7 +84,7 @@ impl Victim {
     }
 
     /// Reads what the victim says until it says this.
-    fn hear(&mut self, word: &str) {
+    pub fn hear(&mut self, word: &str) {
         let mut line = String::new();
         loop {
             line.clear();
@@ -83,12 +95,12 @@ impl Victim {
         }
     }
 
-    fn signal(&self, signal: Signal) {
+    pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
     /// Stops it, and returns when all of its threads have stopped: then the system says so.
-    fn stop(&self) {
+    pub fn stop(&self) {
         self.signal(Signal::STOP);
         let status = waitpid(Some(Pid::from_child(&self.child)), WaitOptions::UNTRACED).unwrap();
         assert!(status.is_some_and(|(_, status)| status.stopped()), "{status:?}");
@@ -102,16 +114,15 @@ impl Drop for Victim {
     }
 }
 
-fn say(word: &str) {
+pub fn say(word: &str) {
     let mut out = std::io::stdout().lock();
     writeln!(out, "@{word}").unwrap();
     out.flush().unwrap();
 }
 
-/// The other process. As a test of its own it does nothing.
-#[test]
-fn victim() {
-    let Ok(role) = std::env::var(ROLE) else { return };
+/// The role and the fabric of this process, if it is another one's victim.
+pub fn play() -> Option<(String, Fabric)> {
+    let role = std::env::var(ROLE).ok()?;
     thread::spawn(|| {
         // Nobody is left to end this process.
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
@@ -121,7 +132,13 @@ fn victim() {
     let [address, secret, carrier, size] = world.split(' ').collect::<Vec<_>>().try_into().unwrap();
     let carrier = CARRIERS[carrier.parse::<usize>().unwrap()];
     let size = size.parse().unwrap();
-    let fabric = join(address.parse().unwrap(), size - 1, size, Secret::from_hex(secret).unwrap(), carrier);
+    Some((role, join(address.parse().unwrap(), size - 1, size, Secret::from_hex(secret).unwrap(), carrier)))
+}
+
+/// The other process. As a test of its own it does nothing.
+#[test]
+fn victim() {
+    let Some((role, fabric)) = play() else { return };
     match role.as_str() {
         // It answers each message.
         "echo" => {
@@ -160,7 +177,7 @@ fn victim() {
 /// Bytes of a message that is not sent in frames.
 const OFFERED: usize = 64 << 10;
 
-fn park() -> ! {
+pub fn park() -> ! {
     loop {
         thread::park();
     }

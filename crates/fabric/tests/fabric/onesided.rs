@@ -1,14 +1,21 @@
 //! One-sided operations: what they do, what they refuse, and what ends them.
 
 use std::collections::HashSet;
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::world::{self, LONG, options};
-use fulmen_fabric::{Fabric, FabricError, FabricOptions, Loss, Remote, RemoteKey, Rights, Shared};
+use crate::liveness::{Victim, park, play as play_victim, say as say_aloud};
+use crate::world::{self, CARRIERS, Carrier, LONG, options};
+use fulmen_fabric::{Fabric, FabricError, FabricOptions, Remote, RemoteKey, Rights, Shared};
 use fulmen_memory::{Exposed, Region};
+use fulmen_soft::Profile;
+use fulmen_verbs::{
+    Capabilities, CompletionChannel, CompletionQueue, Device, DeviceInfo, GidEntry, PortInfo, ProtectionDomain,
+    VerbsError,
+};
+use rustix::process::Signal;
 
 /// Tags of the messages that bring keys, and of others.
 const KEY: u64 = 1;
@@ -87,14 +94,20 @@ fn hear(fabric: &Fabric, from: u32) {
     fabric.recv_bytes(from, SAY, &mut [], LONG).unwrap();
 }
 
+/// What a rank has of rank 0's memory.
+enum Side {
+    Owner(Shared),
+    Other(Remote),
+}
+
 /// Rank 0 shares, and the others get a remote of it.
-fn on_rank_zero(fabric: &Fabric, memory: impl Fn() -> Exposed, rights: Rights) -> Result<Shared, Remote> {
+fn on_rank_zero(fabric: &Fabric, memory: impl Fn() -> Exposed, rights: Rights) -> Side {
     if fabric.rank() != 0 {
-        return Err(remote(fabric, 0));
+        return Side::Other(remote(fabric, 0));
     }
     let shared = fabric.share(&memory(), rights).unwrap();
     (1..fabric.size()).for_each(|rank| give(fabric, rank, &shared.key()));
-    Ok(shared)
+    Side::Owner(shared)
 }
 
 /// All other ranks have told rank 0 that they are so far.
@@ -110,7 +123,7 @@ const SHARE: usize = (2 << 20) + 13;
 #[test]
 fn puts_and_gets_of_every_size_do_what_a_model_says() {
     let sizes = [0, 1, 7, 8, 9, 63, 4096, 4099, 8192, 16 << 10, 64 << 10, (64 << 10) + 1, 1 << 20, (1 << 20) + 5];
-    over_each(2, |fabric| {
+    world::run_over_each(2, |fabric| {
         for own_region in [false, true] {
             let memory = || match own_region {
                 // It starts somewhere in its region.
@@ -118,13 +131,13 @@ fn puts_and_gets_of_every_size_do_what_a_model_says() {
                 false => pooled(fabric, SHARE),
             };
             match on_rank_zero(fabric, memory, all()) {
-                Ok(shared) => {
+                Side::Owner(shared) => {
                     let mut expected = vec![0; SHARE];
                     assert_eq!(fabric.recv_bytes(1, SAY, &mut expected, LONG).unwrap(), SHARE);
                     assert!(bytes(shared.memory()) == expected, "the owner sees something else");
                     shared.close(LONG).unwrap();
                 }
-                Err(remote) => {
+                Side::Other(remote) => {
                     let mut model = vec![0; SHARE];
                     play(fabric, &remote, &mut model, &sizes);
                     fabric.flush(0, LONG).unwrap();
@@ -178,18 +191,18 @@ fn play(fabric: &Fabric, remote: &Remote, model: &mut [u8], sizes: &[usize]) {
 #[test]
 fn atomics_of_all_ranks_and_of_the_owner_add_up() {
     let each = rounds(400) as u64;
-    over_each(3, |fabric| {
+    world::run_over_each(3, |fabric| {
         // Words that do not lie at the start of their cache lines, too.
         let shared = on_rank_zero(fabric, || pooled(fabric, 4096), Rights::ATOMIC);
         let mut seen = HashSet::new();
         match &shared {
-            Ok(shared) => {
+            Side::Owner(shared) => {
                 for _ in 0..each {
                     assert!(seen.insert(shared.memory().atomic_u64(0).fetch_add(1, Ordering::SeqCst)));
                     shared.memory().atomic_u64(4088).fetch_add(1 << 32, Ordering::SeqCst);
                 }
             }
-            Err(remote) => {
+            Side::Other(remote) => {
                 for _ in 0..each {
                     assert!(seen.insert(remote.fetch_add(0, 1, LONG).unwrap()));
                     let mut found = 0;
@@ -216,16 +229,16 @@ fn atomics_of_all_ranks_and_of_the_owner_add_up() {
         }
         all.sort_unstable();
         assert!(all.into_iter().eq(0..3 * each), "each addition brings a value of its own");
-        let shared = shared.unwrap();
+        let Side::Owner(shared) = shared else { unreachable!("rank 0 is the owner") };
         assert_eq!(shared.memory().atomic_u64(0).load(Ordering::SeqCst), 3 * each);
-        assert_eq!(shared.memory().atomic_u64(4088).load(Ordering::SeqCst), each << 32 | 2 * each);
+        assert_eq!(shared.memory().atomic_u64(4088).load(Ordering::SeqCst), (each << 32) | (2 * each));
     });
 }
 
 #[test]
 fn a_counter_counts_when_all_bytes_have_landed_and_not_before() {
     for len in [8, 5000, 200_000] {
-        over_each(3, |fabric| counted(fabric, len, rounds(60) as u64));
+        world::run_over_each(3, |fabric| counted(fabric, len, rounds(60) as u64));
     }
 }
 
@@ -234,7 +247,7 @@ fn counted(fabric: &Fabric, len: usize, rounds: u64) {
     let data = on_rank_zero(fabric, || pooled(fabric, 2 * len), Rights::WRITE);
     let counter = on_rank_zero(fabric, || pooled(fabric, 16), Rights::ATOMIC);
     match (data, counter) {
-        (Ok(data), Ok(counter)) => {
+        (Side::Owner(data), Side::Owner(counter)) => {
             let error = counter.wait_counter(8, u64::MAX, Duration::from_millis(20)).unwrap_err();
             assert!(matches!(error, FabricError::TimedOut { op: "wait_counter", .. }), "{error}");
             for (at, name) in [(4, "Misaligned"), (16, "OutOfBounds"), (u64::MAX - 3, "OutOfBounds")] {
@@ -248,7 +261,7 @@ fn counted(fabric: &Fabric, len: usize, rounds: u64) {
             }
             all_done(fabric);
         }
-        (Err(data), Err(counter)) => {
+        (Side::Other(data), Side::Other(counter)) => {
             let own = pooled(fabric, len);
             let at = (fabric.rank() as usize - 1) * len;
             for round in 1..=rounds {
@@ -269,13 +282,13 @@ fn counted(fabric: &Fabric, len: usize, rounds: u64) {
 
 #[test]
 fn batches_do_all_of_their_operations() {
-    over_each(2, |fabric| match on_rank_zero(fabric, || pooled(fabric, 8192), all()) {
-        Ok(shared) => {
+    world::run_over_each(2, |fabric| match on_rank_zero(fabric, || pooled(fabric, 8192), all()) {
+        Side::Owner(shared) => {
             hear(fabric, 1);
             assert_eq!(bytes(&shared.memory().slice(0..512)), (0..512).map(|at| at as u8).collect::<Vec<_>>());
             assert_eq!(shared.memory().atomic_u64(4096).load(Ordering::SeqCst), 100 + 5);
         }
-        Err(remote) => {
+        Side::Other(remote) => {
             assert_eq!(remote.batch().post(LONG).unwrap(), Vec::<u64>::new());
             let mut batch = remote.batch();
             for at in 0..512 {
@@ -305,10 +318,10 @@ fn batches_do_all_of_their_operations() {
 
 #[test]
 fn a_fence_keeps_what_comes_after_it_behind() {
-    over_each(2, |fabric| {
+    world::run_over_each(2, |fabric| {
         const LEN: usize = 100_000;
         match on_rank_zero(fabric, || pooled(fabric, LEN + 8), all()) {
-            Ok(shared) => {
+            Side::Owner(shared) => {
                 for round in 1..=rounds(20) as u64 {
                     shared.wait_counter(LEN as u64, round, LONG).unwrap();
                     let seen = bytes(&shared.memory().slice(0..LEN));
@@ -316,7 +329,7 @@ fn a_fence_keeps_what_comes_after_it_behind() {
                     say(fabric, 1);
                 }
             }
-            Err(remote) => {
+            Side::Other(remote) => {
                 let data = pooled(fabric, LEN);
                 for round in 1..=rounds(20) as u64 {
                     data.fill(0..LEN, round as u8);
@@ -334,7 +347,7 @@ fn a_fence_keeps_what_comes_after_it_behind() {
 
 #[test]
 fn what_the_owner_does_not_allow_is_refused_by_name_and_changes_nothing() {
-    over_each(2, |fabric| {
+    world::run_over_each(2, |fabric| {
         let other = 1 - fabric.rank();
         let memories = [Rights::READ, Rights::WRITE, Rights::ATOMIC, Rights::all()].map(|rights| {
             let memory = pooled(fabric, 100);
@@ -416,7 +429,7 @@ fn refusals(fabric: &Fabric, rank: u32, [reads, writes, counts]: [&Remote; 3], a
 
 #[test]
 fn keys_of_other_ranks_of_ended_shares_and_of_nobody_are_refused() {
-    over_each(3, |fabric| {
+    world::run_over_each(3, |fabric| {
         let (rank, next) = (fabric.rank(), (fabric.rank() + 1) % 3);
         let before = (rank + 2) % 3;
         let memory = pooled(fabric, 64);
@@ -481,11 +494,11 @@ fn keys_of_other_ranks_of_ended_shares_and_of_nobody_are_refused() {
 
 #[test]
 fn after_a_close_no_byte_changes_although_peers_go_on() {
-    over_each(3, |fabric| {
+    world::run_over_each(3, |fabric| {
         for len in [64, 300_000] {
             for _ in 0..rounds(5) {
                 match on_rank_zero(fabric, || pooled(fabric, len), all()) {
-                    Ok(shared) => {
+                    Side::Owner(shared) => {
                         let memory = shared.memory().clone();
                         all_done(fabric);
                         while memory.atomic_u64(0).load(Ordering::Relaxed) == 0 {
@@ -499,7 +512,7 @@ fn after_a_close_no_byte_changes_although_peers_go_on() {
                         (1..3).for_each(|rank| hear(fabric, rank));
                         assert!(block.as_slice::<u8>() == mine, "a byte has changed after the close");
                     }
-                    Err(remote) => {
+                    Side::Other(remote) => {
                         all_done(fabric);
                         let data = pooled(fabric, len);
                         data.fill(0..len, 1);
@@ -520,10 +533,10 @@ fn after_a_close_no_byte_changes_although_peers_go_on() {
 #[test]
 fn the_owner_is_not_needed_while_it_computes() {
     let done = AtomicU64::new(0);
-    over_each(3, |fabric| {
+    world::run_over_each(3, |fabric| {
         done.store(0, Ordering::SeqCst);
         match on_rank_zero(fabric, || pooled(fabric, 1 << 20), all()) {
-            Ok(shared) => {
+            Side::Owner(shared) => {
                 // It calls nothing of Fulmen.
                 let end = Instant::now() + LONG;
                 while done.load(Ordering::SeqCst) < 2 {
@@ -533,7 +546,7 @@ fn the_owner_is_not_needed_while_it_computes() {
                 assert_eq!(shared.memory().atomic_u64(0).load(Ordering::SeqCst), 2 * 50);
                 all_done(fabric);
             }
-            Err(remote) => {
+            Side::Other(remote) => {
                 let half = (1 << 19) - 8;
                 let data = pooled(fabric, half);
                 let at = 8 + (u64::from(fabric.rank()) - 1) * half as u64;
@@ -556,7 +569,7 @@ fn the_owner_is_not_needed_while_it_computes() {
 
 #[test]
 fn a_rank_works_on_its_own_memory_too() {
-    over_each(2, |fabric| own_memory(fabric));
+    world::run_over_each(2, |fabric| own_memory(fabric));
     let providers = || fulmen_fabric::Providers::default();
     let alone = Fabric::start(fulmen_fabric::Session::alone(), options(), providers()).unwrap();
     own_memory(&alone);
@@ -583,18 +596,19 @@ fn own_memory(fabric: &Fabric) {
 
 #[test]
 fn many_threads_work_on_one_share() {
-    over_each(2, |fabric| match on_rank_zero(fabric, || pooled(fabric, 8 + 100 * 8), all()) {
-        Ok(shared) => {
+    // More, where memory is mapped, than have a hazard of their own.
+    let threads = |fabric: &Fabric| if fabric.has_windows() { 100 } else { 8 };
+    world::run_over_each(2, |fabric| match on_rank_zero(fabric, || pooled(fabric, 8 + 100 * 8), all()) {
+        Side::Owner(shared) => {
             hear(fabric, 1);
-            assert_eq!(shared.memory().atomic_u64(0).load(Ordering::SeqCst), 100 * 20);
+            assert_eq!(shared.memory().atomic_u64(0).load(Ordering::SeqCst), threads(fabric) * 20);
             let mine = |thread: u64| shared.memory().atomic_u64(8 + 8 * thread as usize).load(Ordering::SeqCst);
-            (0..100).for_each(|thread| assert_eq!(mine(thread), thread << 32 | 19));
+            (0..threads(fabric)).for_each(|thread| assert_eq!(mine(thread), thread << 32 | 19));
         }
-        Err(remote) => {
-            // All at once: more than have a hazard of their own.
-            let together = Barrier::new(100);
+        Side::Other(remote) => {
+            let together = Barrier::new(threads(fabric) as usize);
             thread::scope(|scope| {
-                for thread in 0..100_u64 {
+                for thread in 0..threads(fabric) {
                     let (remote, together) = (&remote, &together);
                     scope.spawn(move || {
                         together.wait();
@@ -631,7 +645,7 @@ fn as_many_shares_as_there_is_room_for_and_no_more() {
 #[test]
 fn operations_on_a_rank_that_left_end_at_once() {
     let (shared, gone) = (Barrier::new(2), AtomicBool::new(false));
-    start_over_each(
+    world::start_over_each(
         2,
         |_| FabricOptions { farewell: Duration::from_secs(1), ..options() },
         |rank, fabric| {
@@ -659,20 +673,288 @@ fn operations_on_a_rank_that_left_end_at_once() {
                 fabric.flush(0, LONG).unwrap_err(),
                 fabric.fence(0).unwrap_err(),
             ] {
-                assert!(matches!(error, FabricError::PeerLost { rank: 0, cause: Loss::Left, .. }), "{error:?}");
+                assert!(matches!(error, FabricError::PeerLost { rank: 0, .. }), "{error:?}");
             }
         },
     );
 }
 
-fn over_each(size: u32, body: impl Fn(&Fabric) + Sync) {
-    world::run(size, body);
+/// Bytes of a put that takes a while.
+const LARGE: usize = 8 << 20;
+
+/// Rank 1 in a process of its own. As a test of its own it does nothing.
+#[test]
+fn victim() {
+    let Some((role, fabric)) = play_victim() else { return };
+    match role.as_str() {
+        // It puts without end into what rank 0 shares.
+        "puts" => {
+            say_aloud("ready");
+            loop {
+                let remote = remote(&fabric, 0);
+                let data = private(remote.len() as usize);
+                data.fill(0..data.len(), 1);
+                while remote.put(0, &data, LONG).is_ok() {}
+                say(&fabric, 0);
+            }
+        }
+        // It shares memory.
+        "shares" => {
+            say_aloud("ready");
+            let shared = fabric.share(&pooled(&fabric, LARGE), all()).unwrap();
+            give(&fabric, 0, &shared.key());
+            park();
+        }
+        role => panic!("there is no role {role}"),
+    }
 }
 
-fn start_over_each(
-    size: u32,
-    options: impl Fn(u32) -> FabricOptions + Sync,
-    body: impl Fn(u32, Result<Fabric, fulmen_fabric::StartError>) + Sync,
-) {
-    world::start(size, options, body);
+/// Ends when it does, with a limit.
+fn eventually(what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + LONG;
+    while !done() {
+        assert!(Instant::now() < end, "{what} did not come");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn memory_that_a_stopped_peer_may_still_write_is_kept_until_it_cannot() {
+    for carrier in [Carrier::Reach, Carrier::Device(Profile::Thunderbolt)] {
+        println!("over {carrier:?}");
+        let (fabric, victim) = Victim::start_as("onesided::victim", "puts", carrier);
+        let mut block = loop {
+            let shared = fabric.share(&pooled(&fabric, LARGE), all()).unwrap();
+            give(&fabric, 1, &shared.key());
+            let memory = shared.memory().clone();
+            eventually("the first put", || memory.atomic_u64(0).load(Ordering::Relaxed) != 0);
+            victim.stop();
+            match shared.close(Duration::from_millis(200)) {
+                Err(error) => {
+                    let expected =
+                        matches!(&error, FabricError::TimedOut { op: "close", missing, .. } if *missing == [1]);
+                    assert!(expected, "{error:?}");
+                    break memory.into_block().expect_err("it is kept: rank 1 is in the middle of a put");
+                }
+                // It was stopped between two puts.
+                Ok(()) => {
+                    victim.signal(Signal::CONT);
+                    hear(&fabric, 1);
+                }
+            }
+        };
+        // As long as it is stopped.
+        for _ in 0..20 {
+            thread::sleep(Duration::from_millis(5));
+            drop(fabric.share(&private(64), Rights::READ).unwrap());
+            block = block.into_block().expect_err("rank 1 may still write it");
+        }
+        victim.signal(Signal::KILL);
+        let mut kept = Some(block);
+        eventually("the end of the quarantine", || match kept.take().unwrap().into_block() {
+            Ok(_) => true,
+            Err(still) => {
+                kept = Some(still);
+                false
+            }
+        });
+    }
+}
+
+#[test]
+fn memory_comes_back_when_a_stopped_peer_goes_on() {
+    let (fabric, victim) = Victim::start_as("onesided::victim", "puts", Carrier::Reach);
+    for _ in 0..3 {
+        let shared = fabric.share(&pooled(&fabric, LARGE), all()).unwrap();
+        give(&fabric, 1, &shared.key());
+        let memory = shared.memory().clone();
+        eventually("the first put", || memory.atomic_u64(0).load(Ordering::Relaxed) != 0);
+        victim.stop();
+        // Whether it is in the middle of a put or not.
+        drop(shared);
+        victim.signal(Signal::CONT);
+        hear(&fabric, 1);
+        let mut kept = Some(memory);
+        eventually("the end of the quarantine", || match kept.take().unwrap().into_block() {
+            Ok(_) => true,
+            Err(still) => {
+                kept = Some(still);
+                false
+            }
+        });
+    }
+}
+
+#[test]
+fn the_end_of_the_owner_ends_operations_with_its_name() {
+    for carrier in CARRIERS {
+        println!("over {carrier:?}");
+        let (fabric, victim) = Victim::start_as("onesided::victim", "shares", carrier);
+        let remote = remote(&fabric, 1);
+        let data = pooled(&fabric, LARGE);
+        remote.put(0, &data, LONG).unwrap();
+        let error = thread::scope(|scope| {
+            scope.spawn(|| {
+                thread::sleep(Duration::from_millis(50));
+                victim.signal(Signal::KILL);
+            });
+            loop {
+                if let Err(error) = remote.put(0, &data, LONG) {
+                    break error;
+                }
+            }
+        });
+        let text = error.to_string();
+        assert!(matches!(error, FabricError::PeerLost { rank: 1, op: "put", .. }), "{text}");
+        assert!(text.contains("rank 1") && text.contains(&fabric.link_kind().to_string()), "{text}");
+        for error in [
+            remote.put_bytes(0, &[1], LONG).unwrap_err(),
+            remote.fetch_add(0, 1, LONG).unwrap_err(),
+            remote.get(0, &data, LONG).unwrap_err(),
+            fabric.flush(1, LONG).unwrap_err(),
+        ] {
+            assert!(matches!(error, FabricError::PeerLost { rank: 1, .. }), "{error:?}");
+        }
+        assert!(data.into_block().is_ok(), "nobody has the memory any more");
+    }
+}
+
+#[test]
+fn a_deadline_bounds_an_operation_on_a_stopped_rank() {
+    let (fabric, victim) = Victim::start_as("onesided::victim", "shares", Carrier::Device(Profile::Thunderbolt));
+    let remote = remote(&fabric, 1);
+    let data = pooled(&fabric, 100_000);
+    remote.put(0, &data, LONG).unwrap();
+    victim.stop();
+    let short = Duration::from_millis(200);
+    for (name, error) in [
+        ("put", remote.put(0, &data, short).unwrap_err()),
+        ("put", remote.put_bytes(0, &[1; 1000], short).unwrap_err()),
+        ("get", remote.get(0, &data, short).unwrap_err()),
+        ("fetch_add", remote.fetch_add(0, 1, short).unwrap_err()),
+        ("flush", fabric.flush(1, short).unwrap_err()),
+    ] {
+        let expected = matches!(&error, FabricError::TimedOut { op, missing, .. } if *op == name && *missing == [1]);
+        assert!(expected, "{error:?}");
+    }
+    victim.signal(Signal::CONT);
+    fabric.flush(1, LONG).unwrap();
+    remote.put(0, &data, LONG).unwrap();
+    drop(remote);
+    eventually("the end of the last operation", || fabric.flush(1, LONG).is_ok());
+}
+
+/// A device that says that it can do less.
+struct Limited {
+    inner: Arc<dyn Device>,
+    info: DeviceInfo,
+}
+
+impl Limited {
+    fn new(inner: Arc<dyn Device>, change: impl Fn(&mut Capabilities)) -> Arc<dyn Device> {
+        let mut info = inner.info().clone();
+        change(&mut info.capabilities);
+        Arc::new(Limited { inner, info })
+    }
+}
+
+impl Device for Limited {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn port(&self, number: u8) -> Result<PortInfo, VerbsError> {
+        self.inner.port(number)
+    }
+
+    fn gid_table(&self, port: u8) -> Result<Vec<GidEntry>, VerbsError> {
+        self.inner.gid_table(port)
+    }
+
+    fn alloc_pd(&self) -> Result<Arc<dyn ProtectionDomain>, VerbsError> {
+        self.inner.alloc_pd()
+    }
+
+    fn create_cq(
+        &self,
+        entries: u32,
+        channel: Option<&Arc<dyn CompletionChannel>>,
+    ) -> Result<Arc<dyn CompletionQueue>, VerbsError> {
+        self.inner.create_cq(entries, channel)
+    }
+
+    fn create_channel(&self) -> Result<Arc<dyn CompletionChannel>, VerbsError> {
+        self.inner.create_channel()
+    }
+}
+
+/// What a device lacks, the link does: each alone, on either side, and all.
+#[test]
+fn devices_that_have_some_of_the_operations_do_those() {
+    type Change = fn(&mut Capabilities);
+    let changes: [Change; 5] = [
+        |can| can.write = false,
+        |can| can.read = false,
+        |can| can.atomics = false,
+        |can| can.atomics_with_cpu = false,
+        |can| (can.write, can.read, can.atomics) = (false, false, false),
+    ];
+    for change in changes {
+        for limited in [[true, false], [false, true], [true, true]] {
+            let device = |rank: u32| {
+                let device = world::device(Profile::Infiniband);
+                if limited[rank as usize] { Limited::new(device, change) } else { device }
+            };
+            world::start_devices(2, device, |_, fabric| {
+                let fabric = fabric.unwrap();
+                match on_rank_zero(&fabric, || pooled(&fabric, 100_008), all()) {
+                    Side::Owner(shared) => {
+                        assert_eq!(shared.wait_counter(0, 2 * 5, LONG).unwrap(), 10);
+                        assert!(bytes(&shared.memory().slice(8..100_008)).iter().all(|byte| *byte == 10));
+                        all_done(&fabric);
+                    }
+                    Side::Other(remote) => {
+                        let (data, into) = (pooled(&fabric, 100_000), private(100_000));
+                        for round in 1..=5 {
+                            data.fill(0..100_000, 2 * round);
+                            remote.put(8, &data, LONG).unwrap();
+                            remote.get(8, &into, LONG).unwrap();
+                            assert!(bytes(&into).iter().all(|byte| *byte == 2 * round));
+                            assert_eq!(remote.fetch_add(0, 1, LONG).unwrap(), 2 * u64::from(round) - 2);
+                            remote.put_counted(8, &data, (&remote, 0, 1), LONG).unwrap();
+                            assert_eq!(remote.compare_swap(0, 1, 1, LONG).unwrap(), 2 * u64::from(round));
+                        }
+                        all_done(&fabric);
+                    }
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn an_owner_that_is_stopped_is_not_needed_where_others_can_do_without_it() {
+    for carrier in [Carrier::Reach, Carrier::Device(Profile::Infiniband)] {
+        println!("over {carrier:?}");
+        let (fabric, victim) = Victim::start_as("onesided::victim", "shares", carrier);
+        let remote = remote(&fabric, 1);
+        let (data, into) = (pooled(&fabric, 100_000), pooled(&fabric, 100_000));
+        // A device maps memory when it is first used.
+        remote.put_bytes(0, &[0; 8], LONG).unwrap();
+        victim.stop();
+        data.fill(0..100_000, 5);
+        remote.put(8, &data, LONG).unwrap();
+        remote.get(8, &into, LONG).unwrap();
+        assert_eq!(bytes(&into), [5; 100_000]);
+        assert_eq!(remote.fetch_add(0, 3, LONG).unwrap(), 0);
+        assert_eq!(remote.compare_swap(0, 3, 4, LONG).unwrap(), 3);
+        remote.put_counted(8, &data, (&remote, 0, 1), LONG).unwrap();
+        remote.put_bytes(9, &[7], LONG).unwrap();
+        let mut plain = [0; 9];
+        remote.get_bytes(1, &mut plain, LONG).unwrap();
+        assert_eq!(plain, [0, 0, 0, 0, 0, 0, 0, 5, 7]);
+        assert_eq!(remote.batch().fetch_add(0, 1).put(16, &[9]).fetch_add(0, 1).post(LONG).unwrap(), [5, 1, 6]);
+        fabric.flush(1, LONG).unwrap();
+        fabric.fence(1).unwrap();
+    }
 }

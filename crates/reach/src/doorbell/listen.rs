@@ -1,5 +1,4 @@
-use std::sync::atomic::{Ordering, fence};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::{Doorbell, Words};
 use crate::moment_after;
@@ -11,22 +10,46 @@ impl Doorbell {
     /// the sequence does not move then. To be called after the writes that listeners look for.
     #[inline]
     pub fn notify(&self) {
-        // Pairs with the fence of `listen`: either the count of a listener is seen here, or the listener sees the
-        // caller's writes.
-        fence(Ordering::SeqCst);
-        if self.waiters() != 0 {
-            self.advance();
-            self.unpark();
-        }
+        notify(self);
     }
 
     /// Counts the caller in as waiting. What it then looks at and does not find written will be announced to it by
     /// [`Doorbell::notify`], so that [`Listener::wait`] returns. The way to wait: look; listen; look again; wait.
     #[must_use]
     pub fn listen(&self) -> Listener<'_> {
-        self.enter();
-        fence(Ordering::SeqCst);
-        Listener { doorbell: self, seen: self.sequence() }
+        Listener { doorbell: self, seen: listen(self) }
+    }
+}
+
+/// Wakes listeners, if there are any.
+#[inline(always)]
+pub(super) fn notify(words: &impl Words) {
+    // Pairs with the fence of `listen`: either the count of a listener is seen here, or the listener sees the caller's
+    // writes.
+    words.fence();
+    if words.waiters() != 0 {
+        words.advance();
+        words.unpark();
+    }
+}
+
+/// Counts a waiter in: the sequence after which a notification is for it.
+#[inline(always)]
+pub(super) fn listen(words: &impl Words) -> u32 {
+    words.enter();
+    words.fence();
+    words.sequence()
+}
+
+/// Parks until the sequence is no longer `seen`: false after `until`.
+pub(super) fn wait_on(words: &impl Words, seen: u32, until: Instant) -> bool {
+    loop {
+        if words.sequence() != seen {
+            return true;
+        }
+        if !words.park(seen, until) {
+            return false;
+        }
     }
 }
 
@@ -41,15 +64,7 @@ impl Listener<'_> {
     /// Parks until the doorbell was rung or notified since [`Doorbell::listen`]: true if it was, false after `timeout`
     /// (at most a year).
     pub fn wait(self, timeout: Duration) -> bool {
-        let until = moment_after(timeout);
-        loop {
-            if self.doorbell.sequence() != self.seen {
-                return true;
-            }
-            if !self.doorbell.park(self.seen, until) {
-                return false;
-            }
-        }
+        wait_on(self.doorbell, self.seen, moment_after(timeout))
     }
 }
 

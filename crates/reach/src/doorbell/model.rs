@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use fulmen_memory::{Exposed, Region};
 
+use super::listen::{listen, notify, wait_on};
 use super::*;
 
 /// The two words as loom sees them, and the system's parking place.
@@ -50,6 +51,10 @@ impl Words for Model {
 
     fn waiters(&self) -> u32 {
         self.waiters.load(Ordering::Acquire)
+    }
+
+    fn fence(&self) {
+        loom::sync::atomic::fence(Ordering::SeqCst);
     }
 
     /// Never times out, so that a lost wake-up is a deadlock, which loom reports.
@@ -109,6 +114,53 @@ fn every_waiter_wakes() {
         wait_for(&model, 1);
         waiting.join().unwrap();
         ringing.join().unwrap();
+    });
+}
+
+/// Waits for data that is announced by [`notify`], as listeners do: look, listen, look again, wait.
+fn listen_for(model: &Model, wanted: u32) {
+    while model.data.load(Ordering::Relaxed) != wanted {
+        let seen = listen(model);
+        if model.data.load(Ordering::Relaxed) != wanted {
+            assert!(wait_on(model, seen, Instant::now()));
+        }
+        model.leave();
+    }
+}
+
+#[test]
+fn no_notification_is_lost() {
+    loom::model(|| {
+        let model = Model::new();
+        let notifier = model.clone();
+        let notifying = loom::thread::spawn(move || {
+            notifier.data.store(1, Ordering::Relaxed);
+            notify(&*notifier);
+        });
+        listen_for(&model, 1);
+        notifying.join().unwrap();
+        assert_eq!(model.waiters.load(Ordering::Relaxed), 0);
+    });
+}
+
+#[test]
+fn no_notification_of_several_is_lost() {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(2);
+    builder.check(|| {
+        let model = Model::new();
+        let notifier = model.clone();
+        let notifying = loom::thread::spawn(move || {
+            for value in 1..=2 {
+                notifier.data.store(value, Ordering::Relaxed);
+                notify(&*notifier);
+            }
+        });
+        let other = model.clone();
+        let listening = loom::thread::spawn(move || listen_for(&other, 2));
+        listen_for(&model, 2);
+        listening.join().unwrap();
+        notifying.join().unwrap();
     });
 }
 

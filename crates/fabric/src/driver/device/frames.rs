@@ -367,7 +367,7 @@ fn fill(place: &Exposed, at: usize, frame: &Outgoing, link: &Link, lent: &Lent<'
     match &frame.body {
         Body::Empty => header.len(),
         Body::Packed => {
-            place.write(header.len(), link.packed());
+            place.write(at + header.len(), link.packed());
             header.len() + link.packed().len()
         }
         Body::Memory(op, range) => {

@@ -8,7 +8,7 @@
 //! that are short are packed into frames as they wait, and so are answers. Each request has one answer, but for gets, which
 //! end with their bytes.
 //!
-//! - *Put*: its bytes come with the request, or the first of them with it and the others in [`PutFragment`] frames behind
+//! - *Put*: its bytes come with the request, or the first of them with it and the others in `PutFragment` frames behind
 //!   it. Of an [`Offered`](super::Source::Offered) source the request says where it is, and it is moved like an offered
 //!   message whose receive is the exported memory. A counter is added to when all bytes have landed.
 //! - *Get*: the owner sends the bytes in fragments that name the operation, or, into memory that a device or the reader
@@ -26,14 +26,14 @@
 //! A link has at most [`Config::requests`](super::Config::requests) requests under way in a direction. Bytes that answer a
 //! get are never too many: their reader asked for them. So no credit is ever withheld for one-sided operations, and they
 //! go on while messages are held. They leave half of the [`RESERVE`](super::RESERVE) to answers.
-//!
-//! [`PutFragment`]: super::frame::Kind::PutFragment
 
 mod asking;
 mod serving;
 pub(super) mod wire;
 
 use std::collections::VecDeque;
+
+use fulmen_memory::Exposed;
 
 use self::wire::Answer;
 use super::exports::Exports;
@@ -218,7 +218,7 @@ impl Link {
     }
 
     /// Starts to get bytes out of the peer's memory: as many as the target has. A target that is `direct` is filled by the
-    /// device if the peer's memory is also, which pays for many bytes.
+    /// device if the peer's memory is also, and the bytes are more than two frames.
     pub fn get(&mut self, from: At, into: Target) -> OpId {
         let purpose = RecvFor::Get(Get { from });
         self.ask(Op::Recv(Recv { purpose, target: into, phase: RecvPhase::Asking, stash: Vec::new(), drained: 0 }))
@@ -253,6 +253,33 @@ impl Link {
     #[must_use]
     pub fn served(&self) -> u32 {
         self.one.served
+    }
+
+    /// Whether all one-sided operations of this end have ended.
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        self.one.asks.is_empty() && self.one.unanswered == 0
+    }
+
+    /// Whether a request of the peer that was accepted still reads or writes any of these bytes.
+    #[must_use]
+    pub fn is_serving(&self, memory: &Exposed) -> bool {
+        let overlaps = |other: &Exposed| {
+            let end = |memory: &Exposed| memory.offset() + memory.len();
+            let same = memory.region().id() == other.region().id();
+            same && memory.offset() < end(other) && other.offset() < end(memory)
+        };
+        let serves = |id: OpId| match self.ops.peek(id) {
+            Op::Recv(Recv { purpose: RecvFor::Served(put), target, .. }) => {
+                let counts = put.then.as_ref().is_some_and(|growth| overlaps(&growth.word));
+                counts || matches!(target, Target::Memory { memory, .. } if overlaps(memory))
+            }
+            Op::Send(Send { purpose: SendFor::Served { .. }, source, .. }) => {
+                matches!(source, Source::Memory(memory) | Source::Offered { memory, .. } if overlaps(memory))
+            }
+            _ => false,
+        };
+        self.one.serving > 0 && self.ops.ids().into_iter().any(serves)
     }
 
     /// The memory that the peer may reach.

@@ -1,0 +1,57 @@
+//! Doors for fuzz targets.
+
+use super::message::{ADMISSION, FROM_COORDINATOR, SEATED, ToCoordinator, ToRank};
+use super::wire::{Decoder, head};
+
+/// What comes over one connection of the coordinator.
+pub struct FromRank(Decoder);
+
+impl Default for FromRank {
+    fn default() -> FromRank {
+        FromRank(Decoder::new(ADMISSION))
+    }
+}
+
+impl FromRank {
+    /// The rank has its seat.
+    pub fn seat(&mut self) {
+        self.0.set_limits(SEATED);
+    }
+
+    /// Takes bytes of the stream.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.0.push(bytes);
+    }
+
+    /// The next message that is whole, and its body; an error is the connection's end.
+    #[expect(clippy::should_implement_trait, reason = "an error ends it")]
+    pub fn next(&mut self) -> Result<Option<(ToCoordinator, Vec<u8>)>, ()> {
+        match self.0.next() {
+            Ok(Some(frame)) => frame.message().map(|message| Some((message, frame.body))).map_err(drop),
+            Ok(None) => Ok(None),
+            Err(_) => Err(()),
+        }
+    }
+}
+
+/// Reads what the coordinator sends, cut into pieces of `cut` bytes; true if all of it is whole messages.
+pub fn from_coordinator(bytes: &[u8], cut: usize) -> bool {
+    let mut decoder = Decoder::new(FROM_COORDINATOR);
+    for piece in bytes.chunks(cut.max(1)) {
+        decoder.push(piece);
+        loop {
+            match decoder.next() {
+                Ok(Some(frame)) if frame.message::<ToRank>().is_err() => return false,
+                Ok(Some(_)) => {}
+                Ok(None) => break,
+                Err(_) => return false,
+            }
+        }
+    }
+    true
+}
+
+/// What a rank sends, without a body.
+pub fn to_coordinator(message: &ToCoordinator) -> Vec<u8> {
+    head(message, 0)
+}
