@@ -125,6 +125,7 @@ fn show(profile: Profile, device: &dyn Device) -> anyhow::Result<Shown> {
         ("write", can.write),
         ("read", can.read),
         ("atomics", can.atomics),
+        ("atomics_with_cpu", can.atomics_with_cpu),
         ("immediate", can.immediate),
         ("holds_sends", can.holds_sends),
         ("acknowledges", can.acknowledges),

@@ -12,6 +12,7 @@ mod logging;
 mod output;
 mod run;
 mod simulate;
+mod trace;
 
 use std::process::ExitCode;
 
@@ -34,6 +35,7 @@ enum Command {
     Demo(demo::Args),
     Bench(bench::Args),
     Devices(devices::Args),
+    Trace(trace::Args),
     Simulate(simulate::Args),
     #[command(name = run::SUPERVISE, hide = true)]
     Supervise(run::SuperviseArgs),
@@ -56,6 +58,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => logged(verbose, || demo::demo(args, verbose)),
         Command::Bench(args) => logged(verbose, || bench::bench(args, verbose)),
         Command::Devices(args) => logged(verbose, || devices::devices(args)),
+        Command::Trace(args) => logged(verbose, || trace::trace(args)),
         Command::Simulate(args) => logged(verbose, || simulate::simulate(args)),
         Command::BenchRank(spec) => logged(verbose, || bench::rank(spec)),
         Command::DemoRank => logged(verbose, demo::rank),

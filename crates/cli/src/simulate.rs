@@ -44,8 +44,8 @@ pub struct Args {
     /// Tell every choice that has an effect.
     #[arg(long)]
     story: bool,
-    /// How many steps may be spent on looking for the shortest schedule that fails.
-    #[arg(long, value_name = "STEPS", default_value_t = 1_000_000)]
+    /// How many operations may be spent on looking for the shortest schedule that fails.
+    #[arg(long, value_name = "COUNT", default_value_t = 3_000_000)]
     shorten: u64,
     /// Print one JSON object a run, and nothing else, on standard output.
     #[arg(long)]
@@ -177,7 +177,7 @@ fn tell(args: &Args, options: &Options, outcome: &Run) -> anyhow::Result<bool> {
             step: failure.step,
             what: failure.to_string(),
             replay: command(args, options),
-            shortest: shortest.iter().flat_map(|found| &found.story).map(|(_, what)| what.as_str()).collect(),
+            shortest: shortest.iter().flat_map(|found| &found.story).map(|told| told.what.as_str()).collect(),
             shortest_replay: shortest.as_ref().map_or_else(String::new, |found| command(args, &found.options)),
         });
         let shown = Shown {
@@ -196,8 +196,8 @@ fn tell(args: &Args, options: &Options, outcome: &Run) -> anyhow::Result<bool> {
         return Ok(show(&format!("{}\n", serde_json::to_string(&shown)?))?);
     }
     let mut text = String::new();
-    for (choice, what) in outcome.story.iter().filter(|_| args.story) {
-        writeln!(text, "{choice:>12}  {what}")?;
+    for told in outcome.story.iter().filter(|_| args.story) {
+        writeln!(text, "{:>12}  {}", told.choice.to_string(), told.what)?;
     }
     writeln!(text, "{}", summary(options.seed, outcome))?;
     if let Some(failure) = &outcome.failure {
@@ -213,8 +213,8 @@ fn tell(args: &Args, options: &Options, outcome: &Run) -> anyhow::Result<bool> {
 fn describe(text: &mut String, args: &Args, shortest: &Shortest) -> std::fmt::Result {
     let failure = &shortest.failure;
     writeln!(text, "\nthe shortest schedule that was found, in {} runs:", shortest.runs)?;
-    for (number, (choice, what)) in (1..).zip(&shortest.story) {
-        writeln!(text, "{number:>4}. [{choice}] {what}")?;
+    for (number, told) in (1..).zip(&shortest.story) {
+        writeln!(text, "{number:>4}. [{}] {}", told.choice, told.what)?;
     }
     writeln!(text, "   => step {}: {}: {}", failure.step, failure.broken, failure.what)?;
     writeln!(text, "run it again with\n  {}", command(args, &shortest.options))

@@ -64,6 +64,8 @@ fn each_operation_has_the_sizes_that_divide() {
     assert_eq!(Op::AllGather.sizes(&asked, 2), [8, 24, 64]);
     assert_eq!(Op::ReduceScatter.sizes(&asked, 3), [24]);
     assert_eq!(Op::Barrier.sizes(&asked, 2), [0]);
+    assert_eq!(Op::Put.sizes(&asked, 2), [4, 8, 24, 64]);
+    assert_eq!(Op::FetchAdd.sizes(&asked, 2), [8]);
 }
 
 #[test]
@@ -71,6 +73,7 @@ fn names_are_read_back() {
     for op in Op::ALL {
         assert_eq!(op.to_string().parse(), Ok(op));
     }
+    assert_eq!(Op::ALL.into_iter().filter(|op| op.is_one_sided()).count(), 5);
     for memory in [Memory::Registered, Memory::Plain] {
         assert_eq!(memory.to_string().parse(), Ok(memory));
     }

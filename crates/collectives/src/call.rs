@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use fulmen_fabric::OpName;
+use fulmen_fabric::{Action, OpName};
 use fulmen_kernels::{DType, ReduceOp};
 
 /// The operations that all ranks take part in. The discriminants are part of the protocol.
@@ -20,12 +20,16 @@ impl Kind {
     const ALL: [Kind; 5] = [Kind::Barrier, Kind::AllReduce, Kind::AllGather, Kind::ReduceScatter, Kind::Broadcast];
 
     pub(crate) fn name(self) -> OpName {
+        self.action().name()
+    }
+
+    pub(crate) fn action(self) -> Action {
         match self {
-            Kind::Barrier => "barrier",
-            Kind::AllReduce => "all_reduce",
-            Kind::AllGather => "all_gather",
-            Kind::ReduceScatter => "reduce_scatter",
-            Kind::Broadcast => "broadcast",
+            Kind::Barrier => Action::Barrier,
+            Kind::AllReduce => Action::AllReduce,
+            Kind::AllGather => Action::AllGather,
+            Kind::ReduceScatter => Action::ReduceScatter,
+            Kind::Broadcast => Action::Broadcast,
         }
     }
 }

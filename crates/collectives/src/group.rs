@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use fulmen_fabric::{Fabric, LostRank, OpName, Regroup};
+use fulmen_fabric::{Fabric, LostRank, OpName, Regroup, What};
 use fulmen_kernels::{DType, Element, ReduceOp, Source, Stores, ValuesMut};
 
 use crate::call::{Call, Kind};
@@ -32,6 +32,8 @@ pub struct Group {
 struct Shared {
     fabric: Fabric,
     path: Path,
+    /// Its number in this rank's record.
+    recorded: u32,
     state: Mutex<State>,
     /// Called by the fabric as long as the group is there.
     _on_end: Arc<OnEnd>,
@@ -93,6 +95,7 @@ impl Group {
     fn over(fabric: Fabric, path: Path) -> Group {
         let deadline = fabric.timeout();
         let state = Mutex::new(State { sequence: 0, progress: Progress::default(), failed: None });
+        let recorded = fabric.recorder().formed_group(fabric.size());
         let shared = Arc::new_cyclic(|shared: &Weak<Shared>| {
             let shared = shared.clone();
             // Waits for the operation that is under way, which works on the memory of peers.
@@ -102,7 +105,7 @@ impl Group {
                 }
             });
             fabric.on_end(Arc::downgrade(&on_end));
-            Shared { fabric, path, state, _on_end: on_end }
+            Shared { fabric, path, recorded, state, _on_end: on_end }
         });
         Group { shared, deadline }
     }
@@ -350,8 +353,17 @@ impl Group {
         let State { sequence, progress, failed } = &mut *state;
         let mut deadline = Deadline::new(self.deadline);
         let mut ongoing = Ongoing::new(kind.name(), *sequence, &mut deadline);
+        let recorder = shared.fabric.recorder();
+        let running = recorder.begin(What {
+            action: kind.action(),
+            group: shared.recorded,
+            sequence: *sequence,
+            peer: (kind == Kind::Broadcast).then_some(root),
+            bytes: call.bytes() as u64,
+            started: false,
+        });
         // Should this thread panic, the group is of no use any more.
-        let mut fate = Fate { path: &shared.path, sequence: *sequence, failed, over: false };
+        let mut fate = Fate { shared, sequence: *sequence, failed, over: false };
         let done = match &shared.path {
             Path::Alone => {
                 request.complete(0..call.bytes(), Stores::Cached, |_, _| Source::Target);
@@ -361,8 +373,10 @@ impl Group {
             Path::Messages(messages) => messages.run(&mut request, &mut ongoing),
         };
         fate.over = true;
+        recorder.end(running, done.is_ok());
         if let Err(error) = &done {
             fate.fail(error);
+            recorder.failed(kind.name(), shared.recorded, &error.to_string());
         }
         done
     }
@@ -406,7 +420,7 @@ impl Shared {
 
 /// What becomes of the group after a call.
 struct Fate<'a> {
-    path: &'a Path,
+    shared: &'a Shared,
     sequence: u64,
     failed: &'a mut Option<Arc<str>>,
     over: bool,
@@ -424,7 +438,7 @@ impl Fate<'_> {
 
     fn poison(&mut self, cause: Arc<str>) {
         tracing::debug!(call = self.sequence, %cause, "the group is poisoned");
-        match self.path {
+        match &self.shared.path {
             Path::Alone => {}
             Path::Windows(windows) => windows.poison(self.sequence, &cause),
             Path::Messages(messages) => messages.poison(&cause),
@@ -445,7 +459,9 @@ impl Group {
 impl Drop for Fate<'_> {
     fn drop(&mut self) {
         if !self.over {
-            self.poison("a thread panicked in an operation".into());
+            const CAUSE: &str = "a thread panicked in an operation";
+            self.poison(CAUSE.into());
+            self.shared.fabric.recorder().failed("group", self.shared.recorded, CAUSE);
         }
     }
 }

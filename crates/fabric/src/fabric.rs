@@ -20,8 +20,9 @@ use crate::liveness::{Fate, Life};
 use crate::map::{Neighbours, Share};
 use crate::onesided::{Direct, OneSided};
 use crate::progress::Progress;
+use crate::recorder::Owner;
 use crate::regroup::Retirement;
-use crate::{DeviceError, FabricError, FabricOptions, Flow, Loss, On, OpName, PollPolicy, clock};
+use crate::{DeviceError, FabricError, FabricOptions, Flow, Loss, On, OpName, PollPolicy, Recorder, clock};
 
 /// How long a rank that leaves waits for its last frames to go out.
 const GOODBYE: Duration = Duration::from_secs(2);
@@ -135,6 +136,7 @@ pub(crate) struct Inner {
     pub(crate) poll: PollPolicy,
     pub(crate) pool: Pool,
     pub(crate) session: Session,
+    pub(crate) recorder: Recorder,
     /// Groups formed so far.
     groups: AtomicU64,
     /// What the next generation is started with.
@@ -180,6 +182,12 @@ impl Fabric {
         let poll = options.poll.unwrap_or_else(|| PollPolicy::for_ranks(size));
         let (progress, groups) = (Progress::new(lanes.clone()), AtomicU64::new(0));
         let retirement = Retirement::default();
+        let owner = Owner { rank, size, generation: session.generation() };
+        let recorder = Recorder::new(owner, options.record, options.trace_dir.clone());
+        lanes.life.record(recorder.clone());
+        if !session.members().iter().copied().eq(0..size) {
+            recorder.note("regrouped", 0, None, &format!("the ranks were launched as {:?}", session.members()));
+        }
         let inner = Inner {
             progress,
             lanes,
@@ -190,6 +198,7 @@ impl Fabric {
             poll,
             pool,
             session,
+            recorder,
             groups,
             providers,
             options,
@@ -275,11 +284,13 @@ impl Fabric {
         let rule = rails.as_ref().map_or(ChunkRule::NONE, |rails| rails.rule);
         let exports = Exports::new();
         let direct = direct(neighbours.clone(), rails.as_ref().map(|rails| rails.registered.clone()));
+        let mut registrar = None;
         let (lanes, parker): (_, Arc<dyn Parker>) = match (&neighbours, rails) {
             (Some(neighbours), _) => {
                 (reach_lanes(rank, &control_memory, neighbours, options, &exports)?, Arc::new(bell))
             }
-            (None, Some(Rails { hub, rails, .. })) => {
+            (None, Some(Rails { hub, rails, registrar: given, .. })) => {
+                registrar = Some(given);
                 (rails.into_iter().map(|rail| device_lane(rail, &exports)).collect(), hub)
             }
             (None, None) => ((0..size).map(|_| None).collect(), Arc::new(bell)),
@@ -290,6 +301,7 @@ impl Fabric {
             neighbours.clone(),
             exports,
             direct,
+            registrar,
         ));
         let lanes = Arc::new(Lanes::new(lanes, life, neighbours.clone(), onesided.clone(), parker));
         let pool = match kept {
@@ -333,6 +345,12 @@ impl Fabric {
     #[must_use]
     pub fn link_kind(&self) -> LinkKind {
         self.inner.link_kind()
+    }
+
+    /// What this rank did last.
+    #[must_use]
+    pub fn recorder(&self) -> &Recorder {
+        &self.inner.recorder
     }
 
     /// A number for a group of all ranks, from 0: the same on all ranks, since they form groups in the same order.

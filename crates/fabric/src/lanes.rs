@@ -49,6 +49,22 @@ impl Lane {
         self.link.sever();
     }
 
+    /// How many one-sided operations a device has done, wrapping.
+    #[inline]
+    fn rdma_ended(&mut self) -> u32 {
+        self.wire.rdma().map_or(0, |rdma| rdma.ended())
+    }
+
+    /// Operations that have not ended.
+    fn unfinished(&mut self) -> usize {
+        self.link.unfinished() + self.wire.rdma().map_or(0, |rdma| rdma.unfinished())
+    }
+
+    /// Whether all one-sided operations of this rank have ended.
+    pub(crate) fn is_quiet(&mut self) -> bool {
+        self.link.is_quiet() && self.wire.rdma().is_none_or(|rdma| rdma.unfinished() == 0)
+    }
+
     /// Whether frames are still to go out to a peer that may take them.
     fn is_leaving(&self) -> bool {
         !self.link.is_severed() && !self.link.peer_left() && !self.wire.is_idle()
@@ -137,6 +153,7 @@ impl Lanes {
     ) -> (bool, MutexGuard<'a, Lane>) {
         let own_is_open = own.is_some_and(|op| !lane.link.is_done(op));
         let (ended, lender, served) = (lane.link.ended(), lane.link.awaits_lender(), lane.link.served());
+        let done = lane.rdma_ended();
         let mut moved = self.pump_frames(rank, &mut lane, lent);
         while let Some(copy) = lane.link.next_copy(lent) {
             drop(lane);
@@ -151,7 +168,7 @@ impl Lanes {
         let own_ended = own_is_open && own.is_some_and(|op| lane.link.is_done(op));
         let others = lane.link.ended().wrapping_sub(ended) != u32::from(own_ended);
         // Somebody may wait for a word that the peer has changed.
-        let others = others || lane.link.served() != served;
+        let others = others || lane.link.served() != served || lane.rdma_ended() != done;
         let next = lane.link.awaits_lender();
         let lends = |(next, before): (&Option<OpId>, &Option<OpId>)| next.is_some() && next != before && *next != own;
         if others || next.iter().zip(&lender).any(lends) {
@@ -237,7 +254,7 @@ impl Lanes {
 
     /// Operations that have not ended.
     pub(crate) fn unfinished(&self) -> usize {
-        self.count(Link::unfinished)
+        self.count(Lane::unfinished)
     }
 
     /// Whether somebody has to look after this rank's end of anything, although no thread of the program waits.
@@ -267,12 +284,12 @@ impl Lanes {
 
     /// Sends that have not ended.
     pub(crate) fn sending(&self) -> usize {
-        self.count(Link::sending)
+        self.count(|lane| lane.link.sending())
     }
 
-    fn count(&self, of: impl Fn(&Link) -> usize) -> usize {
+    fn count(&self, of: impl Fn(&mut Lane) -> usize) -> usize {
         let ranks = 0..self.lanes.len() as u32;
-        ranks.filter_map(|rank| self.lock(rank)).map(|lane| of(&lane.link)).sum()
+        ranks.filter_map(|rank| self.lock(rank)).map(|mut lane| of(&mut lane)).sum()
     }
 
     /// Whether frames are still to go out.

@@ -7,6 +7,7 @@
 //! - [`Window`]: memory of every rank that all ranks map.
 //! - [`Fabric::share`], [`Fabric::remote`]: memory of a rank on which others work while it does something else.
 //! - [`Fabric::regroup`]: going on without ranks that were lost, or with others in their place.
+//! - [`recorder`]: what this rank did last, for `fulmen trace`.
 //! - [`Fabric::wait`]: waiting with a deadline and an eye on the peers.
 #![forbid(unsafe_code)]
 
@@ -27,6 +28,7 @@ mod messages;
 mod onesided;
 mod options;
 mod progress;
+pub mod recorder;
 mod regroup;
 #[cfg(test)]
 mod tests;
@@ -45,6 +47,7 @@ pub use liveness::On;
 pub use map::RegionRef;
 pub use messages::Operation;
 pub use onesided::{Batch, InvalidKey, Remote, RemoteKey, Shared};
-pub use options::{DEFAULT_PATIENCE, DEFAULT_POOL, DEFAULT_TIMEOUT, FabricOptions, Flow, OptionsError, PollPolicy};
+pub use options::{DEFAULT_POOL, DEFAULT_SILENCE, DEFAULT_TIMEOUT, FabricOptions, Flow, OptionsError, PollPolicy};
+pub use recorder::{Action, Recorder, Running, What};
 pub use regroup::RecoveryError;
 pub use window::Window;

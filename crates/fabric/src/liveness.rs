@@ -19,8 +19,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::Loss;
 use crate::driver::Parker;
+use crate::{Loss, Recorder};
 
 /// How long an error about a broken link waits for the word that the process behind it has ended.
 const GRACE: Duration = Duration::from_millis(500);
@@ -57,6 +57,7 @@ pub(crate) struct Life {
     parker: Box<dyn Parker>,
     /// Has a rank told that the link to it is over.
     cut: OnceLock<Box<dyn Fn(u32) + Send + Sync>>,
+    recorder: OnceLock<Recorder>,
 }
 
 struct Known {
@@ -86,7 +87,15 @@ struct Lost {
 impl Life {
     pub(crate) fn new(size: u32, parker: Box<dyn Parker>) -> Life {
         let known = Mutex::new(Known { lost: Vec::new(), ended: None });
-        Life { size, count: AtomicU32::new(0), known, explained: Condvar::new(), parker, cut: OnceLock::new() }
+        Life {
+            size,
+            count: AtomicU32::new(0),
+            known,
+            explained: Condvar::new(),
+            parker,
+            cut: OnceLock::new(),
+            recorder: OnceLock::new(),
+        }
     }
 
     /// Notes a loss, the first of a rank only, and wakes whoever waits. That a process has ended, or is lost to the
@@ -105,6 +114,9 @@ impl Life {
             return;
         }
         tracing::debug!(rank, cause = %loss, "lost a rank");
+        if let Some(recorder) = self.recorder.get() {
+            recorder.note("lost", 0, Some(rank), &loss.to_string());
+        }
         // Links of a generation that has ended are taken down by all.
         let broken = matches!(loss, Loss::Broken(_)) && known.ended.is_none();
         known.lost.push(Lost { rank, loss, at: Instant::now() });
@@ -134,6 +146,12 @@ impl Life {
     pub(crate) fn on_broken(&self, cut: impl Fn(u32) + Send + Sync + 'static) {
         // It is said once, at the start.
         let _ = self.cut.set(Box::new(cut));
+    }
+
+    /// Where losses are noted.
+    pub(crate) fn record(&self, recorder: Recorder) {
+        // It is said once, at the start.
+        let _ = self.recorder.set(recorder);
     }
 
     /// Changes with every loss.

@@ -18,10 +18,11 @@ use std::time::{Duration, Instant};
 
 use fulmen_memory::Exposed;
 
+use crate::driver::device::RdmaId;
 use crate::engine::{Cancel, Lent, OpError, OpId, Source, Target};
 use crate::lanes::Lane;
 use crate::liveness::Fate;
-use crate::{Fabric, FabricError, Loss, OpName, clock};
+use crate::{Action, Fabric, FabricError, Loss, OpName, Running, What, clock};
 
 /// Payload up to which a message of exposed memory goes through the stack.
 const SHORT: usize = 256;
@@ -34,6 +35,7 @@ pub struct Operation {
     fabric: Fabric,
     rank: u32,
     name: OpName,
+    running: Running,
     state: State,
 }
 
@@ -41,6 +43,8 @@ pub struct Operation {
 enum State {
     /// On the link to its rank.
     Link(OpId),
+    /// With the device of the link to its rank.
+    Device(RdmaId),
     /// It has ended, with this value.
     Ended(u64),
     /// The outcome was told.
@@ -61,8 +65,11 @@ impl Fabric {
             data.read(0, bytes);
             return self.send_bytes(to, tag, bytes, timeout);
         }
-        let op = self.begin_send("send", to, tag, data)?;
-        self.finish("send", to, op, timeout, &mut Lent::Nothing).map(drop)
+        let running = self.inner.recorder.begin(What::of(Action::Send, to, tag, data.len()));
+        let sent = self
+            .begin_send("send", to, tag, data)
+            .and_then(|op| self.finish("send", to, op, timeout, &mut Lent::Nothing).map(drop));
+        self.inner.recorder.ended(running, sent)
     }
 
     /// Sends a message out of plain memory. As [`Fabric::send`]; its bytes go in frames.
@@ -70,6 +77,12 @@ impl Fabric {
     /// # Errors
     /// As [`Fabric::send`].
     pub fn send_bytes(&self, to: u32, tag: u64, data: &[u8], timeout: Duration) -> Result<(), FabricError> {
+        let running = self.inner.recorder.begin(What::of(Action::Send, to, tag, data.len()));
+        self.inner.recorder.ended(running, self.push_bytes(to, tag, data, timeout))
+    }
+
+    #[inline]
+    fn push_bytes(&self, to: u32, tag: u64, data: &[u8], timeout: Duration) -> Result<(), FabricError> {
         const OP: OpName = "send";
         self.check_alive(OP, to)?;
         let mut lane = self.lane(OP, to)?;
@@ -99,8 +112,11 @@ impl Fabric {
     /// a message that does not fit and [`FabricError::Mislabelled`] for one of another label, of which nothing is written, and [`FabricError::Cancelled`] if the sender gave up
     /// midway. After an error nothing is written any more; a device that is at it keeps the memory in use until it is done.
     pub fn recv(&self, from: u32, tag: u64, into: &Exposed, timeout: Duration) -> Result<usize, FabricError> {
-        let op = self.begin_recv("recv", from, tag, into)?;
-        self.finish("recv", from, op, timeout, &mut Lent::Nothing).map(|len| len as usize)
+        let running = self.inner.recorder.begin(What::of(Action::Recv, from, tag, into.len()));
+        let received = self
+            .begin_recv("recv", from, tag, into)
+            .and_then(|op| self.finish("recv", from, op, timeout, &mut Lent::Nothing).map(|len| len as usize));
+        self.inner.recorder.ended(running, received)
     }
 
     /// Receives into plain memory. As [`Fabric::recv`]; after an error, bytes of the message may have been written.
@@ -108,6 +124,12 @@ impl Fabric {
     /// # Errors
     /// As [`Fabric::recv`].
     pub fn recv_bytes(&self, from: u32, tag: u64, into: &mut [u8], timeout: Duration) -> Result<usize, FabricError> {
+        let running = self.inner.recorder.begin(What::of(Action::Recv, from, tag, into.len()));
+        self.inner.recorder.ended(running, self.pull_bytes(from, tag, into, timeout))
+    }
+
+    #[inline]
+    fn pull_bytes(&self, from: u32, tag: u64, into: &mut [u8], timeout: Duration) -> Result<usize, FabricError> {
         const OP: OpName = "recv";
         let mut lane = self.lane(OP, from)?;
         let op = lane.link.recv(tag, Target::Lent(into.len() as u64));
@@ -127,7 +149,8 @@ impl Fabric {
     pub fn start_send(&self, to: u32, tag: u64, data: &Exposed) -> Result<Operation, FabricError> {
         const NAME: OpName = "send";
         let op = self.begin_send(NAME, to, tag, data)?;
-        Ok(self.go_on(NAME, to, op))
+        let running = self.inner.recorder.begin(What::of(Action::Send, to, tag, data.len()).started());
+        Ok(self.go_on(NAME, to, op).recorded(running))
     }
 
     /// Starts to receive a message.
@@ -137,7 +160,8 @@ impl Fabric {
     pub fn start_recv(&self, from: u32, tag: u64, into: &Exposed) -> Result<Operation, FabricError> {
         const NAME: OpName = "recv";
         let op = self.begin_recv(NAME, from, tag, into)?;
-        Ok(self.go_on(NAME, from, op))
+        let running = self.inner.recorder.begin(What::of(Action::Recv, from, tag, into.len()).started());
+        Ok(self.go_on(NAME, from, op).recorded(running))
     }
 
     fn begin_send(&self, name: OpName, to: u32, tag: u64, data: &Exposed) -> Result<OpId, FabricError> {
@@ -164,7 +188,7 @@ impl Fabric {
                 self.inner.progress.need();
             }
         }
-        Operation { fabric: self.clone(), rank, name, state: State::Link(op) }
+        Operation { fabric: self.clone(), rank, name, running: Running::NONE, state: State::Link(op) }
     }
 
     pub(crate) fn lane(&self, op: OpName, rank: u32) -> Result<MutexGuard<'_, Lane>, FabricError> {
@@ -252,7 +276,7 @@ impl Fabric {
     }
 
     /// The outcome of an operation in the words of the fabric.
-    fn told(&self, op: OpName, rank: u32, outcome: Result<u64, OpError>) -> Result<u64, FabricError> {
+    pub(crate) fn told(&self, op: OpName, rank: u32, outcome: Result<u64, OpError>) -> Result<u64, FabricError> {
         let link = self.link_kind();
         outcome.map_err(|error| match error {
             OpError::Truncated { len, room } => FabricError::Truncated { op, rank, link, len, room },
@@ -279,7 +303,18 @@ impl Fabric {
 impl Operation {
     /// One that has ended already.
     pub(crate) fn ended(fabric: &Fabric, rank: u32, name: OpName, value: u64) -> Operation {
-        Operation { fabric: fabric.clone(), rank, name, state: State::Ended(value) }
+        Operation { fabric: fabric.clone(), rank, name, running: Running::NONE, state: State::Ended(value) }
+    }
+
+    /// The recorder is told how it ends.
+    pub(crate) fn recorded(self, running: Running) -> Operation {
+        let mut operation = self;
+        operation.running = running;
+        operation
+    }
+
+    pub(crate) fn on_device(fabric: &Fabric, rank: u32, name: OpName, op: RdmaId) -> Operation {
+        Operation { fabric: fabric.clone(), rank, name, running: Running::NONE, state: State::Device(op) }
     }
 
     /// Whether it has ended, and how: the bytes of the message, of a put or of a get, or the word that an atomic found.
@@ -296,10 +331,15 @@ impl Operation {
                 Poll::Pending => return None,
                 Poll::Ready(outcome) => self.fabric.told(self.name, self.rank, outcome),
             },
+            State::Device(op) => match self.fabric.test_rdma(self.name, self.rank, *op) {
+                Poll::Pending => return None,
+                Poll::Ready(outcome) => outcome,
+            },
             State::Ended(value) => Ok(*value),
             State::Told => panic!("an operation tells its outcome once"),
         };
         self.state = State::Told;
+        self.fabric.inner.recorder.end(self.running, outcome.is_ok());
         Some(outcome)
     }
 
@@ -311,20 +351,29 @@ impl Operation {
     /// # Panics
     /// If [`Operation::test`] told the outcome before.
     pub fn wait(mut self, timeout: Duration) -> Result<u64, FabricError> {
-        match std::mem::replace(&mut self.state, State::Told) {
+        let outcome = match std::mem::replace(&mut self.state, State::Told) {
             State::Link(op) => self.fabric.finish(self.name, self.rank, op, timeout, &mut Lent::Nothing),
+            State::Device(op) => self.fabric.finish_rdma(self.name, self.rank, op, timeout),
             State::Ended(value) => Ok(value),
             State::Told => panic!("an operation tells its outcome once"),
-        }
+        };
+        self.fabric.inner.recorder.ended(self.running, outcome)
     }
 }
 
 impl Drop for Operation {
     fn drop(&mut self) {
-        if let State::Link(op) = self.state
-            && let Some(mut lane) = self.fabric.inner.lanes.lock(self.rank)
-        {
-            lane.link.detach(op);
+        if !matches!(self.state, State::Told) {
+            self.fabric.inner.recorder.let_go(self.running);
+        }
+        match self.state {
+            State::Link(op) => {
+                if let Some(mut lane) = self.fabric.inner.lanes.lock(self.rank) {
+                    lane.link.detach(op);
+                }
+            }
+            State::Device(op) => self.fabric.detach_rdma(self.rank, op),
+            State::Ended(_) | State::Told => {}
         }
     }
 }

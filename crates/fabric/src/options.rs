@@ -1,6 +1,7 @@
 //! What a program can choose.
 
 use std::env;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// The deadline of an operation where nothing else was asked for.
@@ -10,7 +11,7 @@ pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 pub const DEFAULT_POOL: usize = 1 << 30;
 
 /// How long a peer may acknowledge nothing where nothing else was asked for.
-pub const DEFAULT_PATIENCE: Duration = Duration::from_secs(10);
+pub const DEFAULT_SILENCE: Duration = Duration::from_secs(10);
 
 /// How a fabric is set up. Ranks must agree on `windows`, `profile`, `flow` and `verify_data`; [`Fabric::start`](crate::Fabric::start)
 /// checks it.
@@ -29,13 +30,18 @@ pub struct FabricOptions {
     /// How long a rank that leaves waits for sends whose handles were dropped before they ended: 2 s.
     pub farewell: Duration,
     /// Whether everything that goes to another rank carries a checksum, and is refused if it is wrong: no, or yes if
-    /// `FULMEN_VERIFY_DATA` is `1`. Frames over devices that promise nothing are always checked.
+    /// `FULMEN_VERIFY_DATA` is `1`. Frames over devices that promise nothing are always checked. Nothing is sent, and so
+    /// nothing checked, where a rank works on memory that it maps (windows).
     pub verify_data: bool,
-    /// How long a rank may acknowledge nothing over a device that promises nothing, before the link to it is broken: 10 s,
-    /// or `FULMEN_PATIENCE` in seconds. A process that is stopped for longer is lost.
-    pub patience: Duration,
+    /// How long a rank may acknowledge nothing, over a device that promises nothing, before the link to it is broken: 10 s,
+    /// or `FULMEN_SILENCE` in seconds, as long as the coordinator waits for it. A process that is stopped for longer is lost.
+    pub silence: Duration,
     /// How a thread waits; `None` chooses by the number of ranks and of processors.
     pub poll: Option<PollPolicy>,
+    /// Whether the last operations are recorded ([`recorder`](crate::recorder)): yes, unless `FULMEN_RECORD` is 0.
+    pub record: bool,
+    /// Where records are written when something fails and on SIGUSR1: `FULMEN_TRACE_DIR`, or else nowhere.
+    pub trace_dir: Option<PathBuf>,
 }
 
 /// How much a link carries at once. The same on all ranks.
@@ -93,8 +99,10 @@ impl Default for FabricOptions {
             flow: Flow::default(),
             farewell: Duration::from_secs(2),
             verify_data: false,
-            patience: DEFAULT_PATIENCE,
+            silence: DEFAULT_SILENCE,
             poll: None,
+            record: true,
+            trace_dir: None,
         }
     }
 }
@@ -105,20 +113,23 @@ pub enum OptionsError {
     /// The deadline is no positive number.
     #[error("FULMEN_TIMEOUT is \"{0}\": give a number of seconds from 0.001 to 1000000, such as 60")]
     Timeout(String),
-    /// The patience is no positive number.
-    #[error("FULMEN_PATIENCE is \"{0}\": give a number of seconds from 0.001 to 1000000, such as 10")]
-    Patience(String),
+    /// The silence is no positive number.
+    #[error("FULMEN_SILENCE is \"{0}\": give a number of seconds from 0.001 to 1000000, such as 10")]
+    Silence(String),
     /// Neither yes nor no.
     #[error("FULMEN_VERIFY_DATA is \"{0}\": give 1 to verify data, or 0")]
     VerifyData(String),
     /// The pool's size is no size.
     #[error("FULMEN_POOL is \"{0}\": give a size of at least 64K, such as 256M or 1G")]
     Pool(String),
+    /// It is neither on nor off.
+    #[error("FULMEN_RECORD is \"{0}\": give 1 to record the last operations, or 0 not to")]
+    Record(String),
 }
 
 impl FabricOptions {
-    /// The defaults, with what `FULMEN_TIMEOUT`, `FULMEN_PATIENCE`, `FULMEN_POOL`, `FULMEN_VERIFY_DATA` and
-    /// `FULMEN_PROFILE` say. A profile turns windows off.
+    /// The defaults, with what `FULMEN_TIMEOUT`, `FULMEN_SILENCE`, `FULMEN_POOL`, `FULMEN_VERIFY_DATA`, `FULMEN_RECORD`,
+    /// `FULMEN_TRACE_DIR` and `FULMEN_PROFILE` say. A profile turns windows off.
     ///
     /// # Errors
     /// [`OptionsError`] for a value that means nothing.
@@ -135,8 +146,16 @@ impl FabricOptions {
         if let Some(text) = lookup("FULMEN_POOL") {
             options.pool = parse_size(&text).filter(|size| *size >= 64 << 10).ok_or(OptionsError::Pool(text))?;
         }
-        if let Some(text) = lookup("FULMEN_PATIENCE") {
-            options.patience = parse_timeout(&text).ok_or(OptionsError::Patience(text))?;
+        if let Some(text) = lookup("FULMEN_RECORD") {
+            options.record = match text.trim() {
+                "0" => false,
+                "1" => true,
+                _ => return Err(OptionsError::Record(text)),
+            };
+        }
+        options.trace_dir = lookup("FULMEN_TRACE_DIR").map(PathBuf::from);
+        if let Some(text) = lookup("FULMEN_SILENCE") {
+            options.silence = parse_timeout(&text).ok_or(OptionsError::Silence(text))?;
         }
         if let Some(text) = lookup("FULMEN_VERIFY_DATA") {
             options.verify_data = match text.trim() {
@@ -189,10 +208,12 @@ mod tests {
         assert_eq!(with("FULMEN_POOL", "65536").unwrap().pool, 65536);
         assert_eq!(with("FULMEN_POOL", "2 GiB").unwrap().pool, 2 << 30);
         assert_eq!(with("FULMEN_TIMEOUT", "1.5").unwrap().timeout, Duration::from_millis(1500));
-        assert_eq!(with("FULMEN_PATIENCE", "30").unwrap().patience, Duration::from_secs(30));
+        assert_eq!(with("FULMEN_SILENCE", "30").unwrap().silence, Duration::from_secs(30));
         assert!(with("FULMEN_VERIFY_DATA", "1").unwrap().verify_data);
         assert!(!with("FULMEN_VERIFY_DATA", "0").unwrap().verify_data);
         assert!(!with("FULMEN_PROFILE", "thunderbolt").unwrap().windows);
+        assert!(!with("FULMEN_RECORD", "0").unwrap().record && with("FULMEN_RECORD", "1").unwrap().record);
+        assert_eq!(with("FULMEN_TRACE_DIR", "/tmp/x").unwrap().trace_dir, Some("/tmp/x".into()));
     }
 
     #[test]
@@ -200,8 +221,8 @@ mod tests {
         for value in ["-1", "0", "soon", "inf", "nan", "1e99"] {
             let text = with("FULMEN_TIMEOUT", value).unwrap_err().to_string();
             assert!(text.contains("FULMEN_TIMEOUT") && text.contains(value), "{text}");
-            let text = with("FULMEN_PATIENCE", value).unwrap_err().to_string();
-            assert!(text.contains("FULMEN_PATIENCE") && text.contains(value), "{text}");
+            let text = with("FULMEN_SILENCE", value).unwrap_err().to_string();
+            assert!(text.contains("FULMEN_SILENCE") && text.contains(value), "{text}");
         }
         let text = with("FULMEN_VERIFY_DATA", "maybe").unwrap_err().to_string();
         assert!(text.contains("FULMEN_VERIFY_DATA") && text.contains("maybe"), "{text}");
@@ -209,5 +230,7 @@ mod tests {
             let text = with("FULMEN_POOL", value).unwrap_err().to_string();
             assert!(text.contains("FULMEN_POOL") && text.contains(value), "{text}");
         }
+        let text = with("FULMEN_RECORD", "maybe").unwrap_err().to_string();
+        assert!(text.contains("FULMEN_RECORD") && text.contains("maybe"), "{text}");
     }
 }

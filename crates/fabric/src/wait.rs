@@ -37,12 +37,25 @@ impl Fabric {
         op: OpName,
         on: impl Into<On<'a>>,
         timeout: Duration,
+        ready: impl FnMut() -> Poll<T>,
+    ) -> Result<T, FabricError> {
+        self.wait_in_naps(op, on, timeout, CAP, ready)
+    }
+
+    /// As [`Fabric::wait`], for what may come without anybody being rung: `ready` is called at least once in each `nap`.
+    #[inline]
+    pub(crate) fn wait_in_naps<'a, T>(
+        &self,
+        op: OpName,
+        on: impl Into<On<'a>>,
+        timeout: Duration,
+        nap: Duration,
         mut ready: impl FnMut() -> Poll<T>,
     ) -> Result<T, FabricError> {
         if let Poll::Ready(value) = ready() {
             return Ok(value);
         }
-        let mut waiter = Waiter::new(&self.inner, op, on.into(), timeout);
+        let mut waiter = Waiter::new(&self.inner, op, on.into(), timeout, nap);
         loop {
             for _ in 0..BURST {
                 if let Poll::Ready(value) = ready() {
@@ -86,6 +99,8 @@ struct Waiter<'a> {
     op: OpName,
     on: On<'a>,
     timeout: Duration,
+    /// The longest park.
+    nap: Duration,
     /// The clock is read first after the first burst: shorter waits never do.
     started: Option<Instant>,
     polls: u32,
@@ -95,9 +110,9 @@ struct Waiter<'a> {
 
 impl<'a> Waiter<'a> {
     #[inline]
-    fn new(inner: &'a Inner, op: OpName, on: On<'a>, timeout: Duration) -> Waiter<'a> {
+    fn new(inner: &'a Inner, op: OpName, on: On<'a>, timeout: Duration, nap: Duration) -> Waiter<'a> {
         inner.lanes.enter();
-        Waiter { inner, lanes: &inner.lanes, op, on, timeout, started: None, polls: 0, yields: 0, losses: 0 }
+        Waiter { inner, lanes: &inner.lanes, op, on, timeout, nap, started: None, polls: 0, yields: 0, losses: 0 }
     }
 
     /// After a burst of polls: everything else that a waiting thread does.
@@ -139,7 +154,7 @@ impl<'a> Waiter<'a> {
     /// Parks until this rank is rung. `ready` is looked at once more before, when a ring can no longer be missed.
     fn park(&mut self, ready: &mut dyn FnMut() -> bool) {
         let waited = self.started.map_or(Duration::ZERO, |start| start.elapsed());
-        let timeout = self.lanes.until_deadline(self.timeout.saturating_sub(waited).min(CAP));
+        let timeout = self.lanes.until_deadline(self.timeout.saturating_sub(waited).min(self.nap));
         let losses = self.losses;
         let lanes = self.lanes;
         lanes.parker.park(timeout, &mut || ready() || lanes.life.count() != losses || lanes.pump_all());

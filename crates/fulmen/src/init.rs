@@ -104,6 +104,9 @@ impl Options {
 /// The group of all ranks that this program was started as; of one, if it was started by itself. To be called once a
 /// process.
 ///
+/// In a world that runs already, a process that was started again takes the place of the one that died: this waits, until the
+/// deadline, for the others to [rejoin](Group::rejoin), and gives the group of the new generation.
+///
 /// # Errors
 /// [`InitError`], which names the variable or the rank that is at fault.
 pub fn init() -> Result<Group, InitError> {

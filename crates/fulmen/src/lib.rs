@@ -17,9 +17,36 @@
 //!
 //! Started by itself, a program is a group of one.
 //!
+//! # When a process dies
+//!
+//! Every operation of every other rank ends with an error that names the dead one, within seconds; a process that is stopped,
+//! or whose machine hangs, is taken for dead after 10 s of silence. Then the ranks that are left go on without it
+//! ([`Group::shrink`]), or wait for it to be started again ([`Group::rejoin`]): it just calls [`init`].
+//!
+//! ```no_run
+//! use fulmen::prelude::*;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # fn work(group: &Group, step: &mut u64) -> Result<(), CollectiveError> { group.barrier() }
+//! let mut group = fulmen::init()?;
+//! let mut step = 0;
+//! // Begins with an agreement on the step, and returns when all steps are done.
+//! while let Err(error) = work(&group, &mut step) {
+//!     eprintln!("{error}");
+//!     group = group.rejoin()?; // or shrink
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Buffers stay. A rank that was only stopped, and is continued when the others have gone on, gets an error too
+//! ([`CollectiveError::Partitioned`]); what it writes late reaches no memory that is in use. `examples/recover.rs` is a whole program.
+//!
 //! The environment: `FULMEN_TIMEOUT` (the deadline of operations in seconds, 60 by default), `FULMEN_POOL` (the size of the
 //! memory for buffers, such as `4G`; 1 GiB by default, of which only what is used takes memory), `FULMEN_PROFILE` (the
-//! device profile over which ranks talk instead of shared memory); [`launch`] lists what a launcher sets.
+//! device profile over which ranks talk instead of shared memory), `FULMEN_VERIFY_DATA` (`1`: everything that ranks send one
+//! another carries a checksum), `FULMEN_SILENCE` (how long a rank may be stopped until it counts as lost, 10 s by default);
+//! [`launch`] lists what a launcher sets.
 #![forbid(unsafe_code)]
 
 mod init;
@@ -27,7 +54,9 @@ mod init;
 pub use fulmen_collectives::{
     Buffer, CollectiveError, Complex64, DType, Data, Element, Group, Outgoing, ReduceOp, Unsupported,
 };
-pub use fulmen_fabric::{Fabric, FabricError, FabricOptions, LinkKind, Loss, PollPolicy, launch};
+pub use fulmen_fabric::{
+    Batch, Fabric, FabricError, FabricOptions, LinkKind, Loss, PollPolicy, Remote, RemoteKey, Rights, Shared, launch,
+};
 pub use half::{bf16, f16};
 pub use init::{InitError, Options, init};
 

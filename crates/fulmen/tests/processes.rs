@@ -184,7 +184,7 @@ fn a_killed_process_ends_the_others() {
 fn the_examples_work() {
     // Beside the directory of this executable, where `cargo test` builds them.
     let examples = env::current_exe().unwrap().parent().unwrap().with_file_name("examples");
-    for name in ["all_reduce", "broadcast", "ring"] {
+    for name in ["all_reduce", "broadcast", "recover", "ring"] {
         let path = examples.join(format!("{name}{}", env::consts::EXE_SUFFIX));
         if !path.exists() {
             println!("{name} is not tried: it is built by `cargo test` without `--test`");

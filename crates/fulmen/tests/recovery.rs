@@ -3,7 +3,7 @@
 
 use std::env;
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread;
@@ -34,16 +34,22 @@ fn a_rank() {
     let mut kept = group.alloc::<f32>(count).unwrap();
     let mut rounds = 0;
     loop {
-        let Err(error) = round(&group, &mut kept, count) else {
-            rounds += 1;
-            // Enough to know that all of the group go on.
-            if rounds == 3 {
-                say(&group, "works");
+        let done = round(&group, &mut kept, count);
+        rounds += u32::from(done.is_ok());
+        // Enough to know that all of the group go on.
+        if done.is_ok() && rounds == 3 {
+            say(&group, "works");
+        }
+        // All count the same rounds.
+        let grow = role == "shrink, rejoin" && group.size() < SIZE && rounds == 10;
+        let next = match done {
+            Ok(()) if grow => group.rejoin(),
+            Ok(()) => continue,
+            Err(error) => {
+                println!("\n@failed {error}");
+                if role == "rejoin" { group.rejoin() } else { group.shrink() }
             }
-            continue;
         };
-        println!("\n@failed {error}");
-        let next = if role == "shrink" { group.shrink() } else { group.rejoin() };
         match next {
             Ok(next) => {
                 let later = group.barrier().unwrap_err();
@@ -120,10 +126,13 @@ impl World {
     }
 
     fn start(&self, rank: u32) -> Rank {
-        let mut process = Command::new(env::current_exe().unwrap())
-            .args(["--exact", "a_rank", "--nocapture", "--test-threads=1"])
-            .env(ROLE, self.role)
-            .env(COUNT, self.count.to_string())
+        let mut command = Command::new(env::current_exe().unwrap());
+        command.args(["--exact", "a_rank", "--nocapture", "--test-threads=1"]);
+        self.start_program(rank, command.env(ROLE, self.role).env(COUNT, self.count.to_string()))
+    }
+
+    fn start_program(&self, rank: u32, command: &mut Command) -> Rank {
+        let mut process = command
             .env("FULMEN_RANK", rank.to_string())
             .env("FULMEN_SIZE", SIZE.to_string())
             .env("FULMEN_COORDINATOR", self.coordinator.local_addr().to_string())
@@ -272,37 +281,79 @@ fn processes_take_the_places_of_those_that_were_killed_and_nothing_is_left_of_th
 
 #[test]
 fn a_group_shrinks_and_then_all_rejoin() {
-    // Ranks shrink when they fail; the last one of each turn asks for everybody by being started in the other role.
     for profile in PROFILES {
-        let world = World::new("shrink", profile, 1000, PATIENT);
+        let world = World::new("shrink, rejoin", profile, 1000, PATIENT);
         let mut ranks = world.start_all();
-        drop(ranks.pop());
-        hear_all(&mut ranks, "regrouped");
-        hear_all(&mut ranks, "works");
-        drop(ranks.pop());
-        let said = hear_all(&mut ranks, "regrouped");
-        assert_eq!(said[0].members, "0");
+        for cycle in 0..if full() { 30 } else { 3 } {
+            let victim = cycle % SIZE;
+            drop(ranks.remove(victim as usize));
+            let said = hear_all(&mut ranks, "regrouped");
+            assert_eq!((said[0].members.len(), said[0].failed.as_str()), (4, &*victim.to_string()), "{said:?}");
+            hear_all(&mut ranks, "works");
+            ranks.insert(victim as usize, world.start(victim));
+            for rank in (0..SIZE).filter(|rank| *rank != victim) {
+                let said = ranks[rank as usize].said("regrouped");
+                assert_eq!((said.members.as_str(), said.failed.as_str()), ("0, 1, 2", ""));
+            }
+            hear_all(&mut ranks, "works");
+        }
     }
 }
 
 #[test]
 fn what_a_rank_that_was_stopped_midway_writes_late_is_never_seen() {
     let rounds = if full() { 10 } else { 1 };
-    for profile in PROFILES {
-        for round in 0..rounds {
-            // Buffers of 4 MB: most of the time goes into copies.
-            let world = World::new("shrink", profile, 1_000_000, Duration::from_secs(3));
-            let mut ranks = world.start_all();
-            thread::sleep(Duration::from_millis(17 * round));
-            let mut stopped = ranks.remove(1);
-            stopped.signal("-STOP");
-            let said = hear_all(&mut ranks, "regrouped");
-            assert_eq!((said[0].members.as_str(), said[0].failed.as_str()), ("0, 2", "1"));
-            stopped.signal("-CONT");
-            // They check each element, in the buffer that they had before and in new ones.
-            hear_all(&mut ranks, "works");
-            let out = stopped.hear("out");
-            assert!(out.starts_with("[1]"), "{out}");
+    thread::scope(|scope| {
+        for profile in PROFILES {
+            scope.spawn(move || (0..rounds).for_each(|round| stop_midway(profile, round)));
+        }
+    });
+}
+
+fn stop_midway(profile: &'static str, round: u64) {
+    // Buffers of 1 MB: most of the time goes into copies and into looking at them.
+    let world = World::new("shrink", profile, 250_000, Duration::from_secs(3));
+    let mut ranks = world.start_all();
+    thread::sleep(Duration::from_millis(17 * round));
+    let mut stopped = ranks.remove(1);
+    stopped.signal("-STOP");
+    let said = hear_all(&mut ranks, "regrouped");
+    assert_eq!((said[0].members.as_str(), said[0].failed.as_str()), ("0, 2", "1"));
+    stopped.signal("-CONT");
+    // They check each element, in the buffer that they had before and in new ones.
+    hear_all(&mut ranks, "works");
+    let out = stopped.hear("out");
+    assert!(out.starts_with("[1]"), "{out}");
+}
+
+#[test]
+fn the_example_survives_a_kill() {
+    let examples = env::current_exe().unwrap().parent().unwrap().with_file_name("examples");
+    let path = examples.join("recover");
+    if !path.exists() {
+        println!("it is not tried: it is built by `cargo test` without `--test`");
+        return;
+    }
+    for (how, steps) in [("rejoin", "300"), ("shrink", "300")] {
+        let world = World::new("", "", 0, PATIENT);
+        let start = |rank| world.start_program(rank, Command::new(&path).args([how, steps]));
+        let mut ranks: Vec<Rank> = (0..SIZE).map(start).collect();
+        for rank in &mut ranks {
+            let mut line = String::new();
+            rank.output.read_line(&mut line).unwrap();
+            assert!(line.ends_with("at step 0\n"), "{line}");
+        }
+        drop(ranks.pop());
+        let expected = if how == "rejoin" {
+            ranks.push(start(SIZE - 1));
+            "of 3: 300 steps are done"
+        } else {
+            "of 2: 300 steps are done"
+        };
+        for mut rank in ranks {
+            let mut text = String::new();
+            rank.output.read_to_string(&mut text).unwrap();
+            assert!(rank.process.wait().unwrap().success() && text.contains(expected), "{text}");
         }
     }
 }

@@ -25,6 +25,7 @@ mod platform;
 pub mod ring;
 mod shared;
 mod socket;
+mod ticks;
 mod wire;
 
 use std::time::{Duration, Instant};
@@ -34,6 +35,7 @@ pub use doorbell::{Doorbell, Listener};
 pub use error::{ReachError, Refusal};
 pub use node::{Node, ShareKey};
 pub use peer::Peer;
+pub use ticks::Ticks;
 
 /// The moment at which a wait of `time` ends. Longer waits than a year end after a year, so that each has an end.
 fn moment_after(time: Duration) -> Instant {

@@ -243,27 +243,14 @@ impl Book {
         touched: &mut Vec<usize>,
     ) -> Result<(), Wrong> {
         let able: Vec<usize> = (0..self.entries.len()).filter(|at| self.entries[*at].changes(word)).collect();
-        let turn = |at: usize, value: u64| self.entries[at].turn(value);
-        let mut order = able.iter().find(|at| turn(**at, before) == Some(now)).map(|at| vec![*at]);
-        if order.is_none() {
-            // Several in one frame: in their order, without the swaps that fail.
-            for first in 0..able.len() {
-                let (mut value, mut taken) = (before, Vec::new());
-                for at in &able[first..] {
-                    if let Some(next) = turn(*at, value) {
-                        value = next;
-                        taken.push(*at);
-                    }
-                    if value == now {
-                        break;
-                    }
-                }
-                if value == now && !taken.is_empty() {
-                    order = Some(taken);
-                    break;
-                }
-            }
-        }
+        let alone = able.iter().find(|at| self.entries[**at].turn(before) == Some(now)).map(|at| vec![*at]);
+        // Several in one frame are carried out in their order.
+        let order = alone.or_else(|| {
+            (0..able.len()).find_map(|first| {
+                let mut taken = Vec::new();
+                self.turns(&able[first..], before, now, &mut taken).then_some(taken)
+            })
+        });
         let Some(order) = order else {
             return Err((Broken::Atomic, format!("word {word} went from {before} to {now}, which nothing asked for")));
         };
@@ -276,6 +263,25 @@ impl Book {
             touched.push(at);
         }
         Ok(())
+    }
+
+    /// Whether some of these operations, one after the other, turn one value of a word into another: which.
+    fn turns(&self, able: &[usize], value: u64, into: u64, taken: &mut Vec<usize>) -> bool {
+        if value == into && !taken.is_empty() {
+            return true;
+        }
+        let Some((at, rest)) = able.split_first() else { return false };
+        let entry = &self.entries[*at];
+        let turned = entry.turn(value);
+        if let Some(next) = turned {
+            taken.push(*at);
+            if self.turns(rest, next, into, taken) {
+                return true;
+            }
+            taken.pop();
+        }
+        // What was given up may not have been asked for, and a swap may fail.
+        (turned.is_none() || entry.orphaned) && self.turns(rest, value, into, taken)
     }
 
     fn area_changed(&self, before: &[u8], now: &[u8], touched: &mut Vec<usize>) -> Result<(), Wrong> {

@@ -145,12 +145,14 @@ impl World<'_> {
             Fate::Arrives => {}
             Fate::Dropped => {
                 self.counts.drop += 1;
-                self.tell(choice, || format!("a frame from rank {sender} to rank {receiver} is lost"));
+                self.tell(choice, &[sender, receiver], || {
+                    format!("a frame from rank {sender} to rank {receiver} is lost")
+                });
                 return Ok(());
             }
             Fate::Doubled(later) => {
                 self.counts.dup += 1;
-                self.tell(choice, || {
+                self.tell(choice, &[sender, receiver], || {
                     let later = Duration::from_nanos(later);
                     format!("a frame from rank {sender} to rank {receiver} comes twice, {later:?} apart")
                 });
@@ -158,7 +160,7 @@ impl World<'_> {
             }
             Fate::HeldUp(later) => {
                 self.counts.reorder += 1;
-                self.tell(choice, || {
+                self.tell(choice, &[sender, receiver], || {
                     let later = Duration::from_nanos(later);
                     format!("a frame from rank {sender} to rank {receiver} is held up for {later:?}")
                 });
@@ -168,7 +170,9 @@ impl World<'_> {
                 self.counts.corrupt += 1;
                 let bit = bit as usize % (bytes.len() * 8);
                 bytes[bit / 8] ^= 1 << (bit % 8);
-                self.tell(choice, || format!("a frame from rank {sender} to rank {receiver} has bit {bit} wrong"));
+                self.tell(choice, &[sender, receiver], || {
+                    format!("a frame from rank {sender} to rank {receiver} has bit {bit} wrong")
+                });
             }
         }
         self.clock.plan(at, Happening::Frame { to, generation, bytes });
@@ -246,9 +250,11 @@ impl World<'_> {
             any = true;
             let Some(other) = self.end(end.peer()) else {
                 // Its memory is not what was offered any more.
+                let op = copy.op;
+                drop(copy);
                 let own = self.end(end).expect("it has given the copy out");
                 own.link.sever();
-                own.link.copied(copy.op, false);
+                own.link.copied(op, false);
                 self.sever(end)?;
                 return Ok(false);
             };
@@ -288,7 +294,8 @@ impl World<'_> {
         let Some(own) = self.end(to) else { return Ok(()) };
         if !own.chunk(bytes) {
             let (own, peer) = (self.node(to), self.node(to.peer()));
-            let what = format!("rank {peer} sent {} bytes to rank {own} that meet no receive", bytes.len());
+            let what =
+                format!("rank {peer} sent {} bytes to rank {own} that meet no receive, or are wrong", bytes.len());
             return Err(self.failure(Broken::Protocol, what));
         }
         self.inspect(to)?;

@@ -177,7 +177,7 @@ impl End {
         self.posted.iter().any(|posted| posted.granted < posted.memory.len())
     }
 
-    /// The device of the peer has sent bytes. False if they meet no receive.
+    /// The device of the peer has sent bytes. False if they meet no receive, or are wrong.
     pub(crate) fn chunk(&mut self, mut bytes: &[u8]) -> bool {
         while !bytes.is_empty() {
             let Some(posted) = self.posted.front_mut() else { return false };
@@ -191,7 +191,9 @@ impl End {
             if posted.come == posted.memory.len() {
                 let op = posted.op;
                 self.posted.pop_front();
-                self.link.landed(op);
+                if !self.link.landed(op) {
+                    return false;
+                }
             }
         }
         true

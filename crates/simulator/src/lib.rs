@@ -27,7 +27,7 @@ pub use faults::{Faults, FaultsError};
 #[cfg(feature = "planted-bugs")]
 pub use fulmen_fabric::engine::Planted;
 pub use network::Carrier;
-pub use report::{Broken, Counts, Failure, Run};
+pub use report::{Broken, Counts, Failure, Run, Told};
 pub use run::{MAX_NODES, Options, OptionsError, run};
 pub use schedule::{Choice, Keep, KeepError};
 pub use shorten::{Shortest, shorten};

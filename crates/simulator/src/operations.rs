@@ -92,7 +92,7 @@ impl World<'_> {
         let source = match key {
             Some(key) => {
                 own.places.insert(key, memory.clone());
-                Source::Offered { memory: memory.clone(), place: Place { key, offset: 0 } }
+                Source::Offered { memory: memory.clone(), place: Place { key, ..Place::default() } }
             }
             None => Source::Memory(memory.clone()),
         };
@@ -100,7 +100,9 @@ impl World<'_> {
         own.live.push(Live { op, what: What::Send { tag, number }, memory: Some(memory), key });
         self.started(end);
         let (len, how) = (bytes.len(), if offered { "offered" } else { "in frames" });
-        self.tell(choice, || format!("rank {node} sends {len} bytes to rank {peer} with tag {tag}, {how}"));
+        self.tell(choice, &[node, peer], || {
+            format!("rank {node} sends {len} bytes to rank {peer} with tag {tag}, {how}")
+        });
         Ok(())
     }
 
@@ -116,7 +118,9 @@ impl World<'_> {
         own.live.push(Live { op, what: What::Recv { tag, number }, memory: Some(memory), key: None });
         self.started(end);
         if let Some(choice) = choice {
-            self.tell(choice, || format!("rank {node} receives up to {room} bytes from rank {peer} with tag {tag}"));
+            self.tell(choice, &[node, peer], || {
+                format!("rank {node} receives up to {room} bytes from rank {peer} with tag {tag}")
+            });
         }
         Ok(())
     }
@@ -135,7 +139,7 @@ impl World<'_> {
 
     /// Gives one of the operations up that may be.
     fn cancel(&mut self, choice: Choice, end: EndId, dice: &mut Dice) -> Checked {
-        let node = self.node(end);
+        let (node, peer) = (self.node(end), self.node(end.peer()));
         let Some(own) = self.end(end) else { return Ok(()) };
         let whats: Vec<What> = own.live.iter().map(|live| live.what).collect();
         let book = &self.pairs[end.pair].books[end.side];
@@ -153,7 +157,7 @@ impl World<'_> {
             What::Remote { number } if self.options.story => book.describe(number),
             _ => String::new(),
         };
-        self.tell(choice, || match what {
+        self.tell(choice, &[node, peer], || match what {
             What::Send { tag, number } => format!("rank {node} gives message {number} with tag {tag} up"),
             What::Recv { tag, number } => format!("rank {node} gives receive {number} with tag {tag} up"),
             What::Remote { .. } => format!("rank {node} gives {described} up"),

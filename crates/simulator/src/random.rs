@@ -75,7 +75,7 @@ mod tests {
     fn numbers_never_change() {
         let mut dice = Dice::new(7, &[1, 2]);
         let drawn: Vec<u64> = (0..4).map(|_| dice.below(1000)).collect();
-        assert_eq!(drawn, NUMBERS);
+        assert_eq!(drawn, [28, 997, 888, 661]);
     }
 
     #[test]
@@ -85,6 +85,4 @@ mod tests {
         assert!((1800..2200).contains(&hits), "{hits}");
         assert!(!dice.chance(0.0) && dice.chance(1.0));
     }
-
-    const NUMBERS: [u64; 4] = [0, 0, 0, 0];
 }

@@ -110,7 +110,7 @@ impl World<'_> {
                 memory.write(0, bytes);
                 let key = (offered && carrier != Carrier::Unreliable).then(|| self.key(node));
                 let source = match key {
-                    Some(key) => Source::Offered { memory: memory.clone(), place: Place { key, offset: 0 } },
+                    Some(key) => Source::Offered { memory: memory.clone(), place: Place { key, ..Place::default() } },
                     None => Source::Memory(memory.clone()),
                 };
                 let own = self.end(end).expect("operations are started on links");
@@ -141,7 +141,7 @@ impl World<'_> {
         if let Some(choice) = choice.filter(|_| self.options.story) {
             let what = self.pairs[end.pair].books[end.side].describe(number);
             let how = if offered { ", offered" } else { "" };
-            self.tell(choice, || format!("rank {node} asks rank {peer} for {what}{how}"));
+            self.tell(choice, &[node, peer], || format!("rank {node} asks rank {peer} for {what}{how}"));
         }
         Ok(())
     }
@@ -208,7 +208,7 @@ impl World<'_> {
             self.note(end, op, asked, memory, None);
             self.started(end);
         }
-        self.tell(choice, || format!("rank {node} asks rank {peer} for {count} operations at once"));
+        self.tell(choice, &[node, peer], || format!("rank {node} asks rank {peer} for {count} operations at once"));
         Ok(())
     }
 
@@ -240,7 +240,7 @@ impl World<'_> {
             }
         };
         self.note(end, op, Asked::Bad { error }, None, None);
-        self.tell(choice, || format!("rank {node} asks rank {peer} for what it must refuse ({error})"));
+        self.tell(choice, &[node, peer], || format!("rank {node} asks rank {peer} for what it must refuse ({error})"));
     }
 
     /// This end has perhaps done something for its peer.

@@ -130,6 +130,17 @@ impl Counts {
     }
 }
 
+/// A choice that had an effect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// The choice.
+    pub choice: Choice,
+    /// The ranks that have to do with it, by bits. None: all.
+    pub ranks: u64,
+    /// What happened.
+    pub what: String,
+}
+
 /// A run from its beginning to its end.
 #[derive(Clone, Debug)]
 pub struct Run {
@@ -142,5 +153,5 @@ pub struct Run {
     /// The promise that was broken, if one was.
     pub failure: Option<Failure>,
     /// The choices that had an effect and what each was, in the order of the run, if it was asked for.
-    pub story: Vec<(Choice, String)>,
+    pub story: Vec<Told>,
 }

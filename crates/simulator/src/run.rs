@@ -107,12 +107,14 @@ fn play(world: &mut World<'_>) -> Checked {
     world.drain()
 }
 
-/// How long until the next step: mostly so short that operations meet one another, sometimes long enough for timers.
+/// How long until the next step: mostly so short that operations meet one another, sometimes long enough for timers, and
+/// once in a while so long that a link which waits for something that never comes is given up.
 fn gap(world: &World<'_>) -> Time {
     let mut dice = world.dice(Draw::Gap, &[world.step]);
-    match dice.below(64) {
-        0 => dice.below(12 * MILLI),
-        1..=8 => dice.below(100 * MICRO),
+    match dice.below(256) {
+        0 => 80 * MILLI + dice.below(80 * MILLI),
+        1..=4 => dice.below(12 * MILLI),
+        5..=36 => dice.below(100 * MICRO),
         _ => dice.below(10 * MICRO),
     }
 }

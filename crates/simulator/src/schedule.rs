@@ -1,10 +1,11 @@
 //! The schedule of a run: a list of decisions, each of which can be left out.
 
+use std::cmp::Ordering;
 use std::fmt;
 use std::str::FromStr;
 
 /// One decision of a schedule. Left out, it is as if it had been decided that nothing happens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
     /// What strikes nodes or links at this step. Written `17!`.
     Strike {
@@ -36,6 +37,24 @@ impl Choice {
         match *self {
             Choice::Strike { step } | Choice::Operation { step } | Choice::Frame { step, .. } => step,
         }
+    }
+}
+
+impl Ord for Choice {
+    /// By step, and then in the order in which they are made.
+    fn cmp(&self, other: &Choice) -> Ordering {
+        let place = |choice: &Choice| match *choice {
+            Choice::Strike { step } => (step, 0, 0, 0, 0),
+            Choice::Operation { step } => (step, 1, 0, 0, 0),
+            Choice::Frame { step, from, to, nth } => (step, 2, from, to, nth),
+        };
+        place(self).cmp(&place(other))
+    }
+}
+
+impl PartialOrd for Choice {
+    fn partial_cmp(&self, other: &Choice) -> Option<Ordering> {
+        Some(self.cmp(other))
     }
 }
 

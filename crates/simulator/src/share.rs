@@ -74,7 +74,7 @@ impl Share {
         let words = share.memory.slice(words);
         let data = share.memory.slice(areas.clone());
         let exports = &share.exports;
-        let place = Place { key: PLACE, offset: areas.start as u64 };
+        let place = Place { key: PLACE, offset: areas.start as u64, ..Place::default() };
         let taken_back = exports.add(data.clone(), Rights::all()).expect(no_bits);
         exports.remove(taken_back);
         share.keys = Keys {

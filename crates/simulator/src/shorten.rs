@@ -1,6 +1,6 @@
 //! Shortening a schedule that breaks a promise.
 
-use crate::report::{Failure, Run};
+use crate::report::{Failure, Run, Told};
 use crate::run::{Options, run};
 use crate::schedule::{Choice, Keep};
 
@@ -12,14 +12,14 @@ pub struct Shortest {
     /// How it fails.
     pub failure: Failure,
     /// Its choices, and what each is.
-    pub story: Vec<(Choice, String)>,
+    pub story: Vec<Told>,
     /// How many runs that took.
     pub runs: u64,
 }
 
 /// Looks for a short schedule that breaks the same promise as `options` do: leaves out ever smaller parts of it for as
-/// long as it still fails. It ends after `steps` steps of all trials together, which is no time, so that equal options
-/// give equal answers.
+/// long as it still fails. It ends after about `steps` operations of all trials together, which is no time, so that equal
+/// options give equal answers.
 ///
 /// `None` if `options` break no promise.
 #[must_use]
@@ -29,12 +29,8 @@ pub fn shorten(options: &Options, steps: u64) -> Option<Shortest> {
     let failure = first.failure.clone()?;
     search.options.steps = search.options.steps.min(failure.step + 1);
     let mut best = Found { kept: choices(&first), run: first, failure };
-    // Whole kinds first: many failures need no lost frames, and none of what went on between other nodes.
-    let frames: Vec<Choice> =
-        best.kept.iter().copied().filter(|choice| !matches!(choice, Choice::Frame { .. })).collect();
-    if let Some(found) = search.try_with(frames, &best.failure) {
-        best = found;
-    }
+    // Whole kinds first: many failures need no lost frames, and none of what went on between other ranks.
+    search.try_parts(&mut best);
     let mut parts = 2;
     while !best.kept.is_empty() && search.left > 0 {
         let size = best.kept.len().div_ceil(parts);
@@ -78,9 +74,35 @@ impl Search {
     fn play(&mut self, options: &Options) -> Option<Run> {
         self.runs += 1;
         let run = run(options).ok()?;
-        // Each run costs something, however short it is.
-        self.left = self.left.saturating_sub(run.counts.steps + 50);
+        // What was left out costs little, and each run costs something.
+        let counts = &run.counts;
+        self.left = self.left.saturating_sub(counts.operations + counts.frames / 4 + counts.steps / 20 + 50);
         Some(run)
+    }
+
+    /// Leaves out the fates of frames, and what has not to do with two ranks alone.
+    fn try_parts(&mut self, best: &mut Found) {
+        let frame = |told: &Told| matches!(told.choice, Choice::Frame { .. });
+        let within = |ranks: u64| move |told: &Told| told.ranks == 0 || told.ranks & !ranks == 0;
+        let pairs = (0..self.options.nodes).flat_map(|higher| (0..higher).map(move |lower| 1 << higher | 1 << lower));
+        for ranks in pairs {
+            if self.try_those(best, within(ranks)) {
+                break;
+            }
+        }
+        self.try_those(best, |told| !frame(told));
+    }
+
+    fn try_those(&mut self, best: &mut Found, kept: impl Fn(&Told) -> bool) -> bool {
+        let story = best.run.story.iter().filter(|told| kept(told)).map(|told| told.choice);
+        let kept = story.chain(last(&best.failure)).collect();
+        match self.try_with(kept, &best.failure) {
+            Some(found) => {
+                *best = found;
+                true
+            }
+            None => false,
+        }
     }
 
     /// Runs with these choices: whether the same promise is broken.
@@ -94,11 +116,13 @@ impl Search {
     }
 }
 
-/// The choices that had an effect, and those that were made when the promise broke, perhaps too late to tell of them.
+/// The choices that had an effect, and those that were made when the promise broke.
 fn choices(run: &Run) -> Vec<Choice> {
-    let mut choices: Vec<Choice> = run.story.iter().map(|(choice, _)| *choice).collect();
-    if let Some(Failure { step, .. }) = run.failure {
-        choices.extend([Choice::Strike { step }, Choice::Operation { step }]);
-    }
-    Keep::new(choices).choices().to_vec()
+    let told = run.story.iter().map(|told| told.choice);
+    Keep::new(told.chain(run.failure.iter().flat_map(last)).collect()).choices().to_vec()
+}
+
+/// The choices of the step at which a promise broke: perhaps it was too late to tell of them.
+fn last(failure: &Failure) -> [Choice; 2] {
+    [Choice::Strike { step: failure.step }, Choice::Operation { step: failure.step }]
 }

@@ -12,7 +12,7 @@ use crate::end::End;
 use crate::messages::{CANARY, Lane, TAGS, Wrong};
 use crate::network::{Carrier, Clock, EndId, Happening, MICRO, MILLI, Time};
 use crate::random::{Dice, Digest, mix};
-use crate::report::{Broken, Counts, Failure};
+use crate::report::{Broken, Counts, Failure, Told};
 use crate::schedule::Choice;
 use crate::share::{Keys, Share};
 
@@ -97,7 +97,7 @@ pub(crate) struct World<'a> {
     pub sent: Vec<u32>,
     pub digest: Digest,
     pub counts: Counts,
-    pub story: Vec<(Choice, String)>,
+    pub story: Vec<Told>,
     pub scratch: Vec<u8>,
     /// Keys of the memory that each node had before it died.
     stale: Vec<Option<u64>>,
@@ -189,10 +189,11 @@ impl<'a> World<'a> {
         self.options.keep.as_ref().is_none_or(|keep| keep.has(choice))
     }
 
-    /// Notes a choice that had an effect.
-    pub(crate) fn tell(&mut self, choice: Choice, what: impl FnOnce() -> String) {
+    /// Notes a choice that had an effect, on these ranks.
+    pub(crate) fn tell(&mut self, choice: Choice, ranks: &[usize], what: impl FnOnce() -> String) {
         if self.options.story {
-            self.story.push((choice, what()));
+            let ranks = ranks.iter().fold(0, |ranks, rank| ranks | 1 << rank);
+            self.story.push(Told { choice, ranks, what: what() });
         }
     }
 
@@ -250,7 +251,9 @@ impl<'a> World<'a> {
                 |tag| mix(mix(options.seed, index as u64), u64::from(pair.generation) << 8 | tag << 1 | side as u64);
             pair.lanes[side] = (0..TAGS).map(|tag| Lane::new(salt(tag), tag)).collect();
         }
-        (pair.struck, pair.killed, pair.open) = (None, [false; 2], true);
+        // A node that does nothing lets its newest links wait as well.
+        let paused = pair.nodes.iter().map(|node| self.nodes[*node].paused).max();
+        (pair.struck, pair.killed, pair.open) = (paused.filter(|until| *until > 0), [false; 2], true);
         self.digest.add(&[1, self.clock.now, index as u64, u64::from(self.pairs[index].generation)]);
     }
 
@@ -361,7 +364,7 @@ impl<'a> World<'a> {
         let names: Vec<_> =
             (0..self.nodes.len()).filter(|node| nodes >> node & 1 == 1).map(|node| node.to_string()).collect();
         let lasts = Duration::from_nanos(until - now);
-        self.tell(choice, || format!("rank {} cannot reach the others for {lasts:?}", names.join(" and rank ")));
+        self.tell(choice, &[], || format!("rank {} cannot reach the others for {lasts:?}", names.join(" and rank ")));
     }
 
     fn pause(&mut self, choice: Choice, dice: &mut Dice) {
@@ -377,7 +380,7 @@ impl<'a> World<'a> {
         }
         self.clock.plan(until, Happening::Wake { node });
         let lasts = Duration::from_nanos(until - self.clock.now);
-        self.tell(choice, || format!("rank {node} does nothing for {lasts:?}"));
+        self.tell(choice, &[node], || format!("rank {node} does nothing for {lasts:?}"));
     }
 
     fn cut(&mut self, choice: Choice, dice: &mut Dice) -> Checked {
@@ -390,7 +393,7 @@ impl<'a> World<'a> {
         pair.struck = Some(self.clock.now);
         let nodes = pair.nodes;
         self.counts.cut += 1;
-        self.tell(choice, || format!("the link between rank {} and rank {} breaks", nodes[0], nodes[1]));
+        self.tell(choice, &nodes, || format!("the link between rank {} and rank {} breaks", nodes[0], nodes[1]));
         self.sever(EndId { pair: index, side: first })
     }
 
@@ -400,7 +403,7 @@ impl<'a> World<'a> {
             return Ok(());
         }
         self.counts.kill += 1;
-        self.tell(choice, || format!("rank {node} dies"));
+        self.tell(choice, &[node], || format!("rank {node} dies"));
         self.digest.add(&[3, self.clock.now, node as u64]);
         let dead = &mut self.nodes[node];
         (dead.alive, dead.paused) = (false, 0);
@@ -435,7 +438,7 @@ impl<'a> World<'a> {
         revived.alive = true;
         revived.share = Some(Share::new(&revived.pool, self.stale.len(), self.stale[node]));
         self.counts.rejoin += 1;
-        self.tell(choice, || format!("rank {node} comes back"));
+        self.tell(choice, &[node], || format!("rank {node} comes back"));
         self.digest.add(&[4, self.clock.now, node as u64]);
         for other in (0..self.nodes.len()).filter(|other| *other != node) {
             let end = self.end_of(node, other);

@@ -72,6 +72,8 @@ impl Profile {
             write: rich,
             read: rich,
             atomics: rich,
+            // Processors do them.
+            atomics_with_cpu: rich,
             immediate: rich,
             holds_sends: !rich,
             acknowledges: rich,

@@ -70,6 +70,8 @@ pub struct Capabilities {
     pub read: bool,
     /// 8-byte fetch-and-add and compare-and-swap.
     pub atomics: bool,
+    /// Its atomics are also atomic with those of the owner's processors, so that one word may see both.
+    pub atomics_with_cpu: bool,
     /// 32 bits of immediate data with SEND and WRITE.
     pub immediate: bool,
     /// On UC, a SEND waits until the peer has posted a RECV, instead of being lost.

@@ -36,6 +36,7 @@ fn info(rich: bool) -> DeviceInfo {
             write: rich,
             read: rich,
             atomics: rich,
+            atomics_with_cpu: rich,
             immediate: rich,
             holds_sends: !rich,
             acknowledges: rich,

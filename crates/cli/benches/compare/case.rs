@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
-/// An operation. `bytes` of a case counts as nccl-tests does: of p2p one way; of all-reduce and broadcast a rank's data;
+/// An operation. `bytes` of a case counts as nccl-tests does: of p2p and one-sided operations one way; of all-reduce and broadcast a rank's data;
 /// of all-gather what each rank gets in all; of reduce-scatter what each rank gives in all; of a barrier nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
@@ -12,10 +12,27 @@ pub enum Op {
     ReduceScatter,
     Broadcast,
     Barrier,
+    Put,
+    Get,
+    PutLatency,
+    FetchAdd,
+    CompareSwap,
 }
 
 impl Op {
-    pub const ALL: [Op; 6] = [Op::P2p, Op::AllReduce, Op::AllGather, Op::ReduceScatter, Op::Broadcast, Op::Barrier];
+    pub const ALL: [Op; 11] = [
+        Op::P2p,
+        Op::AllReduce,
+        Op::AllGather,
+        Op::ReduceScatter,
+        Op::Broadcast,
+        Op::Barrier,
+        Op::Put,
+        Op::Get,
+        Op::PutLatency,
+        Op::FetchAdd,
+        Op::CompareSwap,
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -25,15 +42,31 @@ impl Op {
             Op::ReduceScatter => "reduce-scatter",
             Op::Broadcast => "broadcast",
             Op::Barrier => "barrier",
+            Op::Put => "put",
+            Op::Get => "get",
+            Op::PutLatency => "put-latency",
+            Op::FetchAdd => "fetch-add",
+            Op::CompareSwap => "compare-swap",
         }
+    }
+
+    /// Whether a rank works on another's memory by itself.
+    pub fn is_one_sided(self) -> bool {
+        matches!(self, Op::Put | Op::Get | Op::PutLatency | Op::FetchAdd | Op::CompareSwap)
+    }
+
+    /// Whether its size is given by what it is: none, or a word.
+    pub fn has_one_size(self) -> bool {
+        matches!(self, Op::Barrier | Op::FetchAdd | Op::CompareSwap)
     }
 
     /// The sizes, of those asked for, that the operation can have: whole words, and equal shares where ranks divide them.
     pub fn sizes(self, asked: &[usize], ranks: usize) -> Vec<usize> {
         let unit = match self {
             Op::Barrier => return vec![0],
+            Op::FetchAdd | Op::CompareSwap => return vec![8],
             Op::AllGather | Op::ReduceScatter => 4 * ranks,
-            Op::P2p | Op::AllReduce | Op::Broadcast => 4,
+            _ => 4,
         };
         asked.iter().copied().filter(|bytes| *bytes > 0 && bytes.is_multiple_of(unit)).collect()
     }

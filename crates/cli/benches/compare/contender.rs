@@ -14,6 +14,7 @@ use crate::{
     Settings,
     case::{Memory, Op},
     record::{self, Record},
+    ucx,
 };
 
 /// A child that runs longer than this is ended.
@@ -31,6 +32,8 @@ pub enum Kind {
         arguments: Vec<&'static str>,
         program: PathBuf,
     },
+    /// UCX's own benchmark.
+    Ucx(PathBuf),
 }
 
 /// One of those that are compared.
@@ -54,7 +57,17 @@ impl Contender {
     }
 
     pub fn is_peer(&self) -> bool {
-        matches!(self.kind, Kind::Mpi { .. })
+        matches!(self.kind, Kind::Mpi { .. } | Kind::Ucx(_))
+    }
+
+    /// Whether there is something to compare: the floor and the MPI program have no one-sided operations, UCX's benchmark has
+    /// nothing else that is measured here.
+    pub fn takes_part(&self, op: Op) -> bool {
+        match self.kind {
+            Kind::Fulmen(_) => true,
+            Kind::Ucx(_) => op.is_one_sided(),
+            Kind::Floor(_) | Kind::Mpi { .. } => !op.is_one_sided(),
+        }
     }
 
     /// The medians, in microseconds, of the operation at each of `sizes`.
@@ -76,13 +89,14 @@ impl Contender {
                     // A round trip's half is what `fulmen bench` calls latency.
                     let name = if op == Op::P2p { "latency" } else { op.name() };
                     command.args(["bench", name, "-n", &ranks, "--dtype", "f32", "--memory", memory.name(), "--json"]);
-                    if op != Op::Barrier {
+                    if !op.has_one_size() {
                         let bytes = size.to_string();
                         command.args(["--min", &bytes, "--max", &bytes]);
                     }
                     records.extend(run(command)?);
                 }
             }
+            Kind::Ucx(program) => return ucx::measure(program, settings, op, sizes),
             Kind::Mpi { launcher, arguments, program } => {
                 let memories: &[&str] = match (op, memory) {
                     (Op::Barrier, _) | (_, Memory::Plain) => &["plain"],
@@ -111,8 +125,14 @@ fn medians(op: Op, sizes: &[usize], records: &[Record]) -> anyhow::Result<Vec<f6
     sizes.iter().map(|&size| of_size(size)).collect()
 }
 
-/// Runs a command to its end, at most [`LIMIT`] long, and reads its records.
-pub fn run(mut command: Command) -> anyhow::Result<Vec<Record>> {
+/// Runs a command to its end and reads its records.
+pub fn run(command: Command) -> anyhow::Result<Vec<Record>> {
+    let shown = format!("{command:?}").replace('"', "");
+    record::parse(&read(command)?).map_err(|error| anyhow!("{shown}: {error}"))
+}
+
+/// Runs a command to its end, at most [`LIMIT`] long, and gives what it printed.
+pub fn read(mut command: Command) -> anyhow::Result<String> {
     let shown = format!("{command:?}").replace('"', "");
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let child = child.with_context(|| format!("starting {shown}"))?;
@@ -137,5 +157,5 @@ pub fn run(mut command: Command) -> anyhow::Result<Vec<Record>> {
     if !output.status.success() {
         bail!("{shown} ended with {}: {}", output.status, complaint.trim().lines().last().unwrap_or("no message"));
     }
-    record::parse(&String::from_utf8_lossy(&output.stdout)).map_err(|error| anyhow!("{shown}: {error}"))
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

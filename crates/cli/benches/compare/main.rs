@@ -18,6 +18,7 @@
 //!   collectives from one buffer into another; f32, sum. Sizes and bus bandwidths follow nccl-tests ([`case::Op`]).
 //! - The floor and the peers' program (`../peers/mpi.c`) are written to these definitions here; Fulmen's figures come from
 //!   `fulmen bench OP --json`, which is written to them too.
+//! - One-sided operations (put, get, put-latency, fetch-add, compare-swap) have no floor; their peer is UCX ([`ucx`]).
 //! - For registered memory a peer may use whichever of its two memories is faster: its own shared windows
 //!   (`MPI_Win_allocate_shared`) or plain memory.
 //!
@@ -33,6 +34,7 @@ mod platform;
 mod record;
 mod table;
 mod turns;
+mod ucx;
 
 use std::{io::Write, process::ExitCode};
 
@@ -66,7 +68,7 @@ struct Cli {
     /// The processors to run on [default: the first allowed ones, one for each rank].
     #[arg(long, value_delimiter = ',')]
     cpus: Vec<usize>,
-    /// Contenders to leave out: fulmen, openmpi, mpich, intel-mpi, or peers for all but fulmen.
+    /// Contenders to leave out: fulmen, openmpi, mpich, intel-mpi, ucx, or peers for all but fulmen.
     #[arg(long, value_delimiter = ',')]
     skip: Vec<String>,
     /// The directory of a peer's commands, when it is not in PATH: NAME=DIRECTORY.
@@ -149,7 +151,7 @@ fn settings(cli: &Cli) -> anyhow::Result<Settings> {
 
 fn compare(cli: &Cli) -> anyhow::Result<()> {
     let settings = settings(cli)?;
-    let known = ["fulmen", "openmpi", "mpich", "intel-mpi", "peers"];
+    let known = ["fulmen", "openmpi", "mpich", "intel-mpi", "ucx", "peers"];
     for name in &cli.skip {
         ensure!(known.contains(&name.as_str()), "--skip names '{name}'; there are {}", known.join(", "));
     }
@@ -159,6 +161,7 @@ fn compare(cli: &Cli) -> anyhow::Result<()> {
         contenders.push(Contender::fulmen());
     }
     contenders.extend(peers::find(&cli.peer, &skipped));
+    contenders.extend(ucx::find(&skipped));
     // Children inherit this binding; each then binds its ranks to single processors of it.
     platform::pin(&settings.cpus)?;
     let (measured, dropped) = turns::run(&settings, &contenders)?;

@@ -99,7 +99,7 @@ impl Row {
     }
 
     fn markdown(&self) -> String {
-        let memory = if self.op == Op::Barrier { "–" } else { self.memory.name() };
+        let memory = if self.op.has_one_size() { "–" } else { self.memory.name() };
         let placements: Vec<String> = self.placements.iter().map(|(name, rounds)| format!("{name} {rounds}")).collect();
         let mut line = format!("| {} | {memory} | {} |", self.op, format_size(self.bytes));
         let with_ratios = self.cells.iter().any(|cell| cell.name == "Fulmen");

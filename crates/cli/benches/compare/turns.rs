@@ -31,9 +31,9 @@ pub fn run(settings: &Settings, contenders: &[Contender]) -> anyhow::Result<(Vec
     Ok((measured, dropped))
 }
 
-/// A barrier has no buffers, so their memory makes no difference to it.
+/// A barrier and a word have no buffers, so their memory makes no difference to them.
 fn turns(settings: &Settings) -> Vec<(Op, Memory)> {
-    let memories = |op: Op| if op == Op::Barrier { &[Memory::Registered][..] } else { &settings.memories[..] };
+    let memories = |op: Op| if op.has_one_size() { &[Memory::Registered][..] } else { &settings.memories[..] };
     settings.ops.iter().flat_map(|&op| memories(op).iter().map(move |&memory| (op, memory))).collect()
 }
 
@@ -52,6 +52,9 @@ fn turn(
         let mut times = vec![None; contenders.len()];
         for k in 0..contenders.len() {
             let at = (round + k) % contenders.len();
+            if !contenders[at].takes_part(op) {
+                continue;
+            }
             match contenders[at].measure(settings, op, memory, sizes) {
                 Ok(medians) => times[at] = Some(medians),
                 // A peer that fails spoils no comparison but its own.

@@ -7,6 +7,7 @@ use fulmen::parts::kernels::{ReduceOp, as_bytes, reduce_into};
 use fulmen::parts::memory::Exposed;
 use fulmen::{Buffer, Data, Group};
 
+use super::onesided::OneSided;
 use super::operation::{Kind, Op};
 use super::value::{self, Value};
 use crate::run::now;
@@ -31,6 +32,12 @@ pub trait Case {
     fn parts_of_a_call(&self) -> f64 {
         1.0
     }
+
+    /// Seconds of the target's processor that an operation takes while the target sleeps, if the operation has a target.
+    /// All ranks ask at the same time, and rank 0 gets the answer for ranks 0 and 1.
+    fn target_time(&mut self) -> anyhow::Result<Option<f64>> {
+        Ok(None)
+    }
 }
 
 /// A case of `bytes`, a multiple of what [`Op::sizes`] gives.
@@ -39,6 +46,9 @@ pub fn case<'a, T: Value>(group: &'a Group, op: Op, kind: Kind, bytes: usize) ->
     let (input, output) = (input as usize / size_of::<T>(), output as usize / size_of::<T>());
     if op == Op::Barrier {
         return Ok(Box::new(Barrier { group, entered: 0, left: 0 }));
+    }
+    if op.is_one_sided() {
+        return Ok(Box::new(OneSided::<T>::new(group, op, kind, bytes)?));
     }
     Ok(match (op.is_between_pairs(), kind) {
         (false, Kind::Registered) => {
@@ -60,7 +70,7 @@ pub fn case<'a, T: Value>(group: &'a Group, op: Op, kind: Kind, bytes: usize) ->
 }
 
 /// The round whose data an output is filled with before a call: it belongs to no call.
-const POISON: u64 = u64::MAX;
+pub(super) const POISON: u64 = u64::MAX;
 
 /// Memory that can be filled and looked at.
 trait Holds: Data<Element: Value> {
@@ -123,7 +133,7 @@ impl<D: Holds> Collective<'_, D> {
                 }
             }
             Op::Broadcast => value::fill(0, round, first, out),
-            Op::Latency | Op::Bandwidth | Op::Barrier => {}
+            _ => {}
         }
     }
 }
@@ -160,7 +170,7 @@ impl<D: Holds> Case for Collective<'_, D> {
             Op::ReduceScatter => (0..count).try_for_each(|_| group.reduce_scatter(input, output, ReduceOp::Sum))?,
             Op::AllGather => (0..count).try_for_each(|_| group.all_gather(input, output))?,
             Op::Broadcast => (0..count).try_for_each(|_| group.broadcast(output, 0))?,
-            Op::Barrier | Op::Latency | Op::Bandwidth => unreachable!("they have their own cases"),
+            _ => unreachable!("the others have their own cases"),
         }
         Ok(())
     }

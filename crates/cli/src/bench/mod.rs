@@ -6,6 +6,7 @@
 mod cases;
 pub mod machine;
 mod measure;
+mod onesided;
 mod operation;
 mod rank;
 mod size;
@@ -27,7 +28,7 @@ pub use size::Size;
 pub use table::short;
 
 use crate::output::{NOBODY_LISTENS, say, show};
-use crate::run::{Job, Output, Profile, Reader, positive_seconds, rank_count};
+use crate::run::{self, Job, Output, Profile, Reader, positive_seconds, rank_count};
 
 /// The hidden command of a rank.
 pub const RANK: &str = "__bench";
@@ -47,11 +48,16 @@ pub const RANK: &str = "__bench";
 /// registered memory, until the receiver has said that all arrived. Both run between neighbours (ranks 0 and 1, 2 and 3 …)
 /// at once; with an odd N, the last rank watches.
 ///
+/// put, get, fetch-add and compare-swap are one after the other, each until it has taken effect, by the even rank of two on
+/// memory that the odd one shares; the words of fetch-add and compare-swap are u64. `target_cpu_us` is what one costs the other
+/// rank's processors while its program sleeps. put-latency is half a round trip of puts, each of which the other rank waits for.
+///
 /// Data depends on rank, index and round. Results are compared with what must come out, bit by bit, every element of them:
 /// `wrong` counts those that differ, over all ranks. Up to 64 KiB, each batch has data of its own, outputs are spoilt before
 /// it, and what its last call gave is compared. Above, this is done with a call before the measurement, with the last of the
 /// measured calls, which then all have the same data, and with a call after it. A barrier's `wrong` counts ranks that came
-/// to the last barrier of a batch when another had already left it.
+/// to the last barrier of a batch when another had already left it; that of fetch-add and compare-swap counts calls that gave
+/// another value than what must have been there.
 ///
 /// Exit code: 0 when everything was right, 1 when something was wrong, 2 for bad input, else that of the rank that failed
 /// first.
@@ -65,6 +71,9 @@ pub struct Args {
     /// Use the software RDMA device with the limits and rules of this hardware, instead of shared memory.
     #[arg(long, value_enum, env = "FULMEN_PROFILE")]
     profile: Option<Profile>,
+    /// Verify what ranks send one another by checksums, to see what that costs.
+    #[arg(long)]
+    verify_data: bool,
     /// Print one JSON object a size, and nothing else, on standard output.
     #[arg(long)]
     json: bool,
@@ -272,7 +281,7 @@ struct Told {
 
 /// Starts the ranks and shows what they measure.
 pub fn bench(args: Args, verbose: u8) -> anyhow::Result<ExitCode> {
-    let Args { spec, ranks, profile, json } = args;
+    let Args { spec, ranks, profile, verify_data, json } = args;
     spec.check(ranks)?;
     check_device(ranks, profile)?;
     // Room for the buffers, whatever the pool's cuts waste, and for what the group itself takes.
@@ -282,11 +291,13 @@ pub fn bench(args: Args, verbose: u8) -> anyhow::Result<ExitCode> {
     let told = Arc::new(Mutex::new(Told::default()));
     let mut job = Job::own(ranks, profile, verbose, spec.args(), Output::Read(reader(told.clone(), json)))?;
     job.env.push(("FULMEN_POOL", pool.to_string()));
+    job.env.extend(verify_data.then(run::verified));
     if !json {
         let place = match profile {
             Some(profile) => format!("software {} device", profile.name()),
             None => "shared memory".to_string(),
         };
+        let place = if verify_data { format!("{place}, verified") } else { place };
         let processors = if ranks as usize <= machine::processors().len() {
             "a processor for each rank"
         } else {

@@ -20,6 +20,16 @@ pub enum Op {
     Broadcast,
     /// All ranks wait for each other.
     Barrier,
+    /// A write into memory that another rank shares.
+    Put,
+    /// A read out of memory that another rank shares.
+    Get,
+    /// Half the round trip of writes that the other rank waits for.
+    PutLatency,
+    /// An addition to a word that another rank shares.
+    FetchAdd,
+    /// A comparison and swap of a word that another rank shares.
+    CompareSwap,
 }
 
 impl Op {
@@ -33,12 +43,27 @@ impl Op {
             Op::ReduceScatter => "reduce-scatter",
             Op::Broadcast => "broadcast",
             Op::Barrier => "barrier",
+            Op::Put => "put",
+            Op::Get => "get",
+            Op::PutLatency => "put-latency",
+            Op::FetchAdd => "fetch-add",
+            Op::CompareSwap => "compare-swap",
         }
     }
 
-    /// Whether pairs of ranks exchange messages.
+    /// Whether pairs of ranks talk.
     pub fn is_between_pairs(self) -> bool {
-        matches!(self, Op::Latency | Op::Bandwidth)
+        matches!(self, Op::Latency | Op::Bandwidth) || self.is_one_sided()
+    }
+
+    /// Whether a rank works on memory that another one shares.
+    pub fn is_one_sided(self) -> bool {
+        matches!(self, Op::Put | Op::Get | Op::PutLatency) || self.is_on_words()
+    }
+
+    /// Whether it works on words of eight bytes.
+    pub fn is_on_words(self) -> bool {
+        matches!(self, Op::FetchAdd | Op::CompareSwap)
     }
 
     /// Bytes that go over the slowest link of an ideal machine, for each byte of the operation: the factor from algorithm
@@ -48,8 +73,8 @@ impl Op {
         match self {
             Op::AllReduce => 2.0 * (ranks - 1.0) / ranks,
             Op::AllGather | Op::ReduceScatter => (ranks - 1.0) / ranks,
-            Op::Latency | Op::Bandwidth | Op::Broadcast => 1.0,
             Op::Barrier => 0.0,
+            _ => 1.0,
         }
     }
 
@@ -57,11 +82,11 @@ impl Op {
     pub fn buffers(self, bytes: u64, ranks: u32) -> (u64, u64) {
         let part = bytes / u64::from(ranks);
         match self {
-            Op::Latency | Op::Bandwidth | Op::AllReduce => (bytes, bytes),
             Op::AllGather => (part, bytes),
             Op::ReduceScatter => (bytes, part),
             Op::Broadcast => (0, bytes),
             Op::Barrier => (0, 0),
+            _ => (bytes, bytes),
         }
     }
 
@@ -70,6 +95,9 @@ impl Op {
     pub fn sizes(self, min: u64, max: u64, factor: u64, element: u64, ranks: u32) -> Vec<u64> {
         if self == Op::Barrier {
             return vec![0];
+        }
+        if self.is_on_words() {
+            return vec![8];
         }
         let unit = match self {
             Op::AllGather | Op::ReduceScatter => element * u64::from(ranks),
@@ -131,6 +159,9 @@ pub struct Row {
     pub busbw: f64,
     /// Checked elements that differ from the expected result, over all ranks.
     pub wrong: u64,
+    /// Of one-sided operations: microseconds of the target's processor that an operation takes while the target sleeps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target_cpu_us: Option<f64>,
 }
 
 #[cfg(test)]
@@ -150,6 +181,7 @@ mod tests {
         assert_eq!(Op::AllGather.sizes(8, 64, 2, 4, 3), [12, 24, 60]);
         assert_eq!(Op::ReduceScatter.sizes(8, 16, 2, 8, 4), [32]);
         assert_eq!(Op::Barrier.sizes(8, 64, 2, 4, 3), [0]);
+        assert_eq!(Op::FetchAdd.sizes(64, 128, 2, 4, 3), [8]);
     }
 
     #[test]

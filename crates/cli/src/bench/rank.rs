@@ -162,6 +162,7 @@ fn measure_case(group: &Group, spec: &Spec, bytes: u64, case: &mut dyn Case) -> 
     let samples = measure(group, Effort { samples: spec.samples, time: spec.time }, &mut checked)?;
     checked.compare()?;
     checked.once()?;
+    let target_time = checked.case.target_time()?;
     let wrong_here = checked.wrong;
     let mut wrong = [wrong_here];
     group.all_reduce(&mut wrong, ReduceOp::Sum)?;
@@ -173,7 +174,7 @@ fn measure_case(group: &Group, spec: &Spec, bytes: u64, case: &mut dyn Case) -> 
         op: spec.op.name().to_string(),
         bytes,
         ranks: group.size(),
-        dtype: spec.dtype.name().to_string(),
+        dtype: if spec.op.is_on_words() { DType::U64 } else { spec.dtype }.name().to_string(),
         memory: spec.memory.name().to_string(),
         samples: samples.len(),
         min_us: micros(samples.min()),
@@ -182,6 +183,7 @@ fn measure_case(group: &Group, spec: &Spec, bytes: u64, case: &mut dyn Case) -> 
         algbw: round(bandwidth),
         busbw: round(bandwidth * spec.op.bus_factor(group.size())),
         wrong: wrong[0],
+        target_cpu_us: target_time.map(|seconds| round(seconds * 1e6)),
     };
     Ok(Measured { row, wrong_here })
 }

@@ -54,6 +54,7 @@ mod tests {
             algbw: 0.0,
             busbw: 99.999,
             wrong: 3,
+            target_cpu_us: None,
         };
         let line = line(&row);
         assert_eq!(line.len(), heading().len());

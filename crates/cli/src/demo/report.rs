@@ -225,6 +225,7 @@ mod tests {
             algbw: 4.0,
             busbw: 4.0,
             wrong: 0,
+            target_cpu_us: None,
         }
     }
 

@@ -15,6 +15,7 @@ use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, waitpid};
 use super::control::{self, Event, limit_of};
 use super::meeting::Meeting;
 use super::rank::Rank;
+use super::records::{self, Asked, Records};
 use super::relay::Relay;
 use super::signals::{Signals, asks_to_end, name, time_left};
 use super::starter::{Starter, pipes};
@@ -46,6 +47,9 @@ pub fn run(mut job: Job) -> anyhow::Result<u8> {
     let strangers = processes::children().unwrap_or_default();
     processes::adopt_orphans().map_err(|error| refused(&job, "adopt orphaned processes", error))?;
     let meeting = Meeting::open(job.ranks, job.silence)?;
+    let records =
+        Records::choose(job.trace.as_deref()).map_err(|error| refused(&job, "find the current directory", error))?;
+    job.trace = Some(records.directory().to_owned());
 
     let (labels, mut reader) = match std::mem::replace(&mut job.output, Output::Labelled) {
         Output::Labelled => (true, None),
@@ -67,6 +71,8 @@ pub fn run(mut job: Job) -> anyhow::Result<u8> {
     let mut launcher = Launcher {
         path: job.path.clone(),
         ranks: Vec::new(),
+        records,
+        asked_to_write: None,
         signals,
         relay,
         began,
@@ -116,6 +122,9 @@ fn refused(job: &Job, doing: &str, error: io::Error) -> RunError {
 struct Launcher {
     path: PathBuf,
     ranks: Vec<Rank>,
+    records: Records,
+    /// The ranks are to be ended as soon as these have written what they did last.
+    asked_to_write: Option<Asked>,
     signals: Signals,
     relay: Relay,
     began: Instant,
@@ -176,7 +185,8 @@ impl Launcher {
     fn wait(&self) -> io::Result<Vec<usize>> {
         let limit = self.time_limit.map(|(at, _)| at).filter(|_| self.code.is_none() && self.failure.is_none());
         let judge_at = self.failure.as_ref().map(|failure| failure.judge_at);
-        let until = [limit, judge_at, self.kill_at, self.abandon_at].into_iter().flatten().min();
+        let writing = self.asked_to_write.as_ref().map(|_| Instant::now() + records::LOOK);
+        let until = [limit, judge_at, writing, self.kill_at, self.abandon_at].into_iter().flatten().min();
         let mut fds = vec![PollFd::new(self.signals.socket(), PollFlags::IN)];
         let mut indices = Vec::new();
         for (index, rank) in self.ranks.iter().enumerate() {
@@ -326,6 +336,9 @@ impl Launcher {
                 self.end_others();
             }
         }
+        if self.asked_to_write.take_if(|asked| asked.is_over()).is_some() {
+            self.terminate_others();
+        }
         if self.kill_at.is_some_and(|at| now >= at) {
             self.kill_at = None;
             self.abandon_at = Some(now + ABANDON);
@@ -343,8 +356,18 @@ impl Launcher {
         }
     }
 
-    /// Asks the ranks that still run to end, and sets the time for SIGKILL.
+    /// Has the ranks that still run write what they did last, and then ends them. Ranks that end on a user's wish need not.
     fn end_others(&mut self) {
+        if self.asked.is_none() {
+            self.asked_to_write = self.records.ask();
+        }
+        if self.asked_to_write.is_none() {
+            self.terminate_others();
+        }
+    }
+
+    /// Asks the ranks that still run to end, and sets the time for SIGKILL.
+    fn terminate_others(&mut self) {
         let now = Instant::now();
         self.kill_at = Some(now + self.grace);
         // Ranks that were just asked to end, with a signal that came from outside, are ending: they are not asked twice.
@@ -435,6 +458,10 @@ impl Launcher {
     /// asks to end. After that, signals do what they do by default.
     fn finish_output(mut self) -> io::Result<u8> {
         tracing::debug!(seconds = self.began.elapsed().as_secs_f64(), "all ranks have ended");
+        let failed = self.code.is_some_and(|code| code != 0) && self.asked.is_none();
+        if let Some(message) = self.records.finish(failed) {
+            self.relay.say(&message);
+        }
         self.relay.finish();
         let mut ended = false;
         while !ended {

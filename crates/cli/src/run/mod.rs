@@ -11,6 +11,7 @@ mod meeting;
 mod processes;
 mod program;
 mod rank;
+mod records;
 mod relay;
 mod signals;
 mod start;
@@ -30,9 +31,12 @@ use fulmen::parts::soft;
 use rustix::process::{Resource, getrlimit};
 
 pub use control::now;
+pub use processes::recorders;
+pub use records::{Asked, LOOK};
 pub use relay::Reader;
 pub use start::{Args as StartArgs, start};
 pub use supervise::{Args as SuperviseArgs, supervise};
+pub use verdict::{Seconds, name_ranks};
 
 /// The hidden command of a rank's supervisor.
 pub const SUPERVISE: &str = "__supervise";
@@ -89,9 +93,16 @@ pub struct Args {
         default_value = "10"
     )]
     silence: Duration,
+    /// Have ranks verify what they send one another by checksums. Memory that ranks map needs none.
+    #[arg(long)]
+    verify_data: bool,
     /// Pass the ranks' output on without labels and without changing a byte.
     #[arg(long)]
     no_labels: bool,
+    /// Where ranks write what they did last, when an operation fails or they get SIGUSR1 (`fulmen trace` shows it) [default:
+    /// a directory that is removed when the run succeeds].
+    #[arg(long, value_name = "DIR", env = records::DIRECTORY)]
+    trace: Option<PathBuf>,
     /// The program and its arguments.
     #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true)]
     program: Vec<OsString>,
@@ -115,6 +126,8 @@ pub struct Job {
     pub path: PathBuf,
     /// The program's name and its arguments.
     pub program: Vec<OsString>,
+    /// Where the ranks write their records, if the user chose it.
+    pub trace: Option<PathBuf>,
     /// Variables that the ranks get beside those that say their place.
     pub env: Vec<(&'static str, String)>,
     /// Where the ranks' output goes.
@@ -143,6 +156,7 @@ impl Job {
         let path = processes::own_program().context("cannot find the file of this program")?;
         let verbose = iter::repeat_n(OsString::from("-v"), verbose.into());
         let program = iter::once(OsString::from("fulmen")).chain(verbose).chain(args).collect();
+        let trace = std::env::var_os(records::DIRECTORY).filter(|path| !path.is_empty()).map(PathBuf::from);
         let silence = Heartbeat::default().silence;
         Ok(Job {
             ranks,
@@ -153,6 +167,7 @@ impl Job {
             silence,
             path,
             program,
+            trace,
             env: Vec::new(),
             output,
         })
@@ -163,6 +178,11 @@ impl Job {
         check_descriptors(self.ranks)?;
         launcher::run(self)
     }
+}
+
+/// What has ranks verify what they send one another.
+pub fn verified() -> (&'static str, String) {
+    ("FULMEN_VERIFY_DATA", "1".into())
 }
 
 /// The hardware that the software device stands in for.
@@ -257,9 +277,10 @@ impl RunError {
 /// Runs the ranks until all have ended.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let path = program::find(&args.program[0])?;
-    let Args { ranks, profile, timeout, grace, restart, silence, no_labels, program } = args;
+    let Args { ranks, profile, timeout, grace, restart, silence, verify_data, no_labels, trace, program } = args;
     let output = if no_labels { Output::Plain } else { Output::Labelled };
-    let job = Job { ranks, profile, timeout, grace, restart, silence, path, program, env: Vec::new(), output };
+    let env = verify_data.then(verified).into_iter().collect();
+    let job = Job { ranks, profile, timeout, grace, restart, silence, path, program, trace, env, output };
     Ok(ExitCode::from(job.run()?))
 }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::control::{self, Event, Reports};
 use super::meeting::Meeting;
+use super::records::DIRECTORY;
 use super::verdict::Ending;
 use super::{Job, processes};
 
@@ -55,7 +56,9 @@ impl Rank {
             .env("FULMEN_SIZE", job.ranks.to_string())
             .env("FULMEN_LOCAL_RANK", rank.to_string())
             .env("FULMEN_LOCAL_SIZE", job.ranks.to_string())
+            .env("FULMEN_SILENCE", job.silence.as_secs_f64().to_string())
             .env("FULMEN_COORDINATOR", meeting.address().to_string())
+            .envs(job.trace.as_ref().map(|directory| (DIRECTORY, directory)))
             .envs(job.env.iter().map(|(name, value)| (name, value)))
             .stdin(OwnedFd::from(theirs))
             .stdout(out)

@@ -37,6 +37,7 @@ fn rows(ended: &Ended) -> Vec<Value> {
         wanted.sort_unstable();
         let mut sorted = names.clone();
         sorted.sort_unstable();
+        sorted.retain(|name| *name != "target_cpu_us");
         assert_eq!(sorted, wanted);
         assert_eq!(row["wrong"], 0, "{row}");
         let number = |name: &str| row[name].as_f64().expect("a number");
@@ -145,5 +146,46 @@ fn a_reader_that_leaves_ends_the_benchmark() {
         assert_eq!(ended.out.lines().count(), most, "{}", ended.out);
         // The reader may be so slow to leave that everything was written before.
         assert!(["code 141\n", "code 0\n"].contains(&ended.err.as_str()), "{}", ended.err);
+    }
+}
+
+#[test]
+fn one_sided_operations_are_right_and_cost_a_sleeping_target_nothing() {
+    for (op, sizes) in [
+        ("put", &[8, 512, 32 << 10][..]),
+        ("get", &[8, 512, 32 << 10]),
+        ("put-latency", &[8, 512, 32 << 10]),
+        ("fetch-add", &[8]),
+        ("compare-swap", &[8]),
+    ] {
+        for memory in ["registered", "plain"] {
+            let rows = rows(&bench(&[op, "--json", "--memory", memory, "--max", "128K", "--factor", "64"]));
+            assert_eq!(bytes(&rows), sizes, "{op}");
+            for row in &rows {
+                assert_eq!(row["op"], op);
+                assert_eq!(row["dtype"], if sizes.len() == 1 { "u64" } else { "f32" });
+                match row["target_cpu_us"].as_f64() {
+                    // Thousands were made while it slept, and each takes some nanoseconds at least.
+                    Some(micros) => assert!(micros < 5.0 && op != "put-latency", "{row}"),
+                    None => assert_eq!(op, "put-latency"),
+                }
+            }
+        }
+    }
+    let alone = bench(&["put", "-n", "1"]);
+    assert_eq!(alone.code, Some(2), "{}", alone.err);
+    // The last one of three watches.
+    assert_eq!(bytes(&rows(&bench(&["get", "-n", "3", "--json", "--min", "64", "--max", "64"]))), [64]);
+}
+
+#[test]
+fn one_sided_operations_are_right_over_devices() {
+    for profile in ["infiniband", "thunderbolt"] {
+        for op in ["put", "get", "put-latency", "fetch-add", "compare-swap"] {
+            let sizes = ["--min", "64", "--max", "128K", "--factor", "1024"];
+            let rows = rows(&bench(&[&[op, "--json", "--profile", profile], &sizes[..]].concat()));
+            let words = op == "fetch-add" || op == "compare-swap";
+            assert_eq!(bytes(&rows), if words { &[8][..] } else { &[64, 64 << 10] }, "{op} {profile}");
+        }
     }
 }

@@ -13,4 +13,6 @@ mod meet;
 mod output;
 mod restart;
 mod signals;
+mod simulate;
 mod support;
+mod trace;

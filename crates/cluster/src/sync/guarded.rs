@@ -42,7 +42,8 @@ impl Guarded {
         if group.size() > MOST_RANKS {
             return Err(invalid(format!("{} ranks are too many: at most {MOST_RANKS}", group.size())));
         }
-        let all = len.checked_next_multiple_of(SLOTS as usize).and_then(|slot| slot.checked_mul(2 * group.size() as usize));
+        let all =
+            len.checked_next_multiple_of(SLOTS as usize).and_then(|slot| slot.checked_mul(2 * group.size() as usize));
         let all = all.ok_or_else(|| invalid(format!("{len} bytes for each rank are more than there is memory")))?;
         let head = Home::new(OP, group, home, 8, Rights::ATOMIC)?;
         let slots = Home::new(OP, group, home, all.max(8), Rights::READ | Rights::WRITE)?;

@@ -58,9 +58,9 @@ pub(super) fn exchange(
 }
 
 fn share(group: &Group, len: usize, rights: Rights) -> Result<Shared, FabricError> {
-    let mut block = group.fabric().alloc(len)?;
-    block.fill(0);
-    group.fabric().share(&block.into_exposed(), rights)
+    let memory = group.fabric().alloc(len)?.into_exposed();
+    memory.fill(0..len, 0);
+    group.fabric().share(&memory, rights)
 }
 
 /// A key with its length before it; all zero if there is none.
@@ -77,6 +77,6 @@ fn parcel(shared: Option<&Shared>) -> [u8; KEY] {
 fn open(op: OpName, group: &Group, rank: u32, parcel: &[u8]) -> Result<Remote, SyncError> {
     let failed = || SyncError::Invalid { op, problem: format!("rank {rank} has no memory for it: see its output") };
     let key = parcel.get(1..=usize::from(parcel[0])).filter(|key| !key.is_empty()).ok_or_else(failed)?;
-    let key = RemoteKey::from_bytes(key).ok_or_else(failed)?;
+    let key = RemoteKey::from_bytes(key).map_err(|_| failed())?;
     Ok(group.fabric().remote(rank, &key)?)
 }

@@ -20,9 +20,9 @@ struct Naive {
 impl Naive {
     fn new(group: &fulmen::Group) -> Naive {
         let shared = (group.rank() == 0).then(|| {
-            let mut block = group.fabric().alloc(16).unwrap();
-            block.fill(0);
-            group.fabric().share(&block.into_exposed(), Rights::READ | Rights::WRITE | Rights::ATOMIC).unwrap()
+            let memory = group.fabric().alloc(16).unwrap().into_exposed();
+            memory.fill(0..16, 0);
+            group.fabric().share(&memory, Rights::READ | Rights::WRITE | Rights::ATOMIC).unwrap()
         });
         let mut key = [0; 256];
         if let Some(shared) = &shared {

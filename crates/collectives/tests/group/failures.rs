@@ -300,3 +300,63 @@ fn ranks_that_start_and_leave_at_once_all_succeed() {
         });
     }
 }
+
+#[test]
+fn a_rank_that_does_not_come_can_come_later() {
+    let come = Barrier::new(3);
+    let go_on = |group: Group| {
+        if group.rank() != 2 {
+            let short = group.with_deadline(Duration::from_millis(300));
+            let error = short.barrier().unwrap_err();
+            let late = matches!(&error, CollectiveError::Fabric(FabricError::TimedOut { missing, .. }) if missing.contains(&2));
+            assert!(late || matches!(error, CollectiveError::Poisoned { .. }), "{error}");
+            let error = short.shrink().unwrap_err();
+            assert!(matches!(error, CollectiveError::Recovery { operation: "shrink", .. }), "{error}");
+        }
+        come.wait();
+        let (clone, mut buffer) = (group.clone(), group.alloc::<u32>(100_000).unwrap());
+        let next = group.shrink().unwrap();
+        assert_eq!((next.members(), next.failed()), (&[0, 1, 2][..], &[][..]));
+        for old in [&group, &clone] {
+            let error = old.barrier().unwrap_err();
+            assert!(matches!(error, CollectiveError::Poisoned { .. }), "{error}");
+            let error = old.send(&[1u8], (old.rank() + 1) % 3, 1).unwrap_err();
+            assert!(matches!(error, CollectiveError::Fabric(_)), "{error}");
+        }
+        // Buffers of the old group.
+        buffer.fill(next.rank() + 1);
+        next.all_reduce(&mut buffer, ReduceOp::Sum).unwrap();
+        assert!(buffer.iter().all(|sum| *sum == 6));
+        let error = group.shrink().unwrap_err();
+        assert!(matches!(error, CollectiveError::Recovery { .. }), "{error}");
+    };
+    run(3, |fabric| go_on(Group::new(fabric).unwrap()));
+    run(3, |fabric| go_on(Group::by_messages(fabric).unwrap()));
+    for profile in [Profile::Infiniband, Profile::Thunderbolt] {
+        start(3, Some(profile), |fabric| go_on(Group::new(fabric).unwrap()));
+    }
+}
+
+#[test]
+fn a_thread_in_the_middle_of_an_operation_is_waited_for() {
+    run(2, |fabric| {
+        let group = Group::new(fabric).unwrap();
+        std::thread::scope(|scope| {
+            // Calls of another group, over and over, until the fabric ends beneath it.
+            let other = Group::new(group.fabric().clone()).unwrap();
+            let working = scope.spawn(move || {
+                let mut data = other.alloc::<f32>(50_000).unwrap();
+                loop {
+                    if let Err(error) = other.all_reduce(&mut data, ReduceOp::Max) {
+                        break error;
+                    }
+                }
+            });
+            std::thread::sleep(Duration::from_millis(30));
+            let next = group.shrink().unwrap();
+            let error = working.join().unwrap();
+            assert!(matches!(error, CollectiveError::Poisoned { .. } | CollectiveError::Fabric(_)), "{error}");
+            next.barrier().unwrap();
+        });
+    });
+}

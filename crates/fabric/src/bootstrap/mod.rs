@@ -29,6 +29,33 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! # Generations
+//!
+//! The ranks of a world form a *generation*, with a random number of its own. The first one has all ranks. When a rank is lost,
+//! no further round of the generation ends; the ranks that live call [`Session::regroup`] and get the session of the next one:
+//!
+//! - [`Regroup::Survivors`]: of those that live, under new numbers ([`Session::members`] says which ranks of the launch they
+//!   are).
+//! - [`Regroup::Everybody`]: of all ranks of the launch, once a process has come for each lost one. It comes through
+//!   [`Session::join`], with the number of the lost rank, and waits there.
+//!
+//! The coordinator decides, so there is one answer for all: members, [failed ranks](Session::failed), number. Nobody takes
+//! part in two generations: what is under way of an old one is dropped, by its number on the way to the coordinator and
+//! by its place in the stream on the way from it.
+//!
+//! A rank that lost its connection may live. Its process is watched by a descriptor (Linux; by its number on macOS): where it is
+//! known to have ended, it counts no more. For that, ranks and coordinator must be on one host and see each other's process
+//! numbers. All others that may live (stopped for longer than the silence, hung up, cut off) are counted, and ranks
+//! that are not the majority of themselves and those get [`RegroupError::Partitioned`]. Only members of the last generation
+//! count: those that it left behind can form none without the coordinator.
+//!
+//! | what happens to a rank | what it finds |
+//! |---|---|
+//! | it is stopped for longer than the silence, then continued | it is among the lost ([`Session::on_lost`]); its connection stands, so it may come back with everybody |
+//! | what connects it with others breaks | it or they report that; the smaller side gets `Partitioned` |
+//! | its connection to the coordinator breaks | [`SessionError::CoordinatorLost`]; it may join anew |
+//! | another process has its seat by now | [`RegroupError::Replaced`] |
+//!
 //! # The bytes
 //!
 //! All integers are little-endian. A greeting of fixed size opens the connection, the same in every version of the protocol
@@ -55,7 +82,9 @@
 //! | a blob of an all-gather | [`MAX_BLOB`] |
 //! | time for a connection to greet, prove itself and take its seat | [`GREETING_TIMEOUT`] |
 //! | connections at once without a seat | size + 16; the oldest makes way |
-//! | silence of a connection | [`Heartbeat`], 10 s by default, with heartbeats every 2 s |
+//! | silence of a connection | [`Heartbeat`], 10 s by default (`fulmen run --silence`), with heartbeats every 2 s |
+//! | time for a process to end after its connection closed | 1 s; then it counts as one that may live |
+//! | ranks with broken connections among which the largest whole set is found for certain | 16 |
 //!
 //! A process that ends, in whatever way, is noticed at once: the kernel hangs up for it. Heartbeats only find a connection
 //! whose other end stopped without hanging up.

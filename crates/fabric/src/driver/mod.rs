@@ -66,6 +66,11 @@ pub(crate) trait Wire: Send {
         false
     }
 
+    /// What a device does for one-sided operations, if it does something.
+    fn rdma(&mut self) -> Option<&mut device::Rdma> {
+        None
+    }
+
     /// Lets go of all memory, for good, and lets the peer see it: said before the link is severed, whose operations then
     /// give theirs back.
     fn sever(&mut self) {}

@@ -9,7 +9,7 @@ use super::frame::{
     ABORT, CtsBody, FRAGMENT_HEADER, FinBody, FragmentBody, Header, Kind, MATCHED, PREFIX, Prefix, RtsBody, STREAM,
 };
 use super::link::{Control, Lent, Link};
-use super::ops::{Op, OpId, SendFor, SendPhase, Source};
+use super::ops::{Op, OpId, Send, SendFor, SendPhase, Source};
 use super::{RESERVE, checksum};
 
 /// What follows the header of a frame.
@@ -106,7 +106,12 @@ impl Link {
         let first = self.turn;
         for queue in [first, first.next(), first.next().next()] {
             let head = match queue {
-                Queue::Out => self.out.front().filter(|_| self.credits > RESERVE),
+                // The end of a message that was given up lets the peer drop what it keeps of it, and is no message itself.
+                Queue::Out => self.out.front().filter(|op| {
+                    let aborts =
+                        matches!(self.ops.peek(**op), Op::Send(Send { phase: SendPhase::Aborting { .. }, .. }));
+                    self.credits > if aborts { RESERVE / 2 } else { RESERVE }
+                }),
                 Queue::Data => self.one.data.front().filter(|_| self.credits > RESERVE / 2),
                 Queue::Asks if self.credits > RESERVE / 2 => {
                     if let Some(frame) = self.ask_frame(lent) {

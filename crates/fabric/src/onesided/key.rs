@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::driver::device::DeviceKey;
 use crate::engine::Rights;
 
 /// Names memory that a rank shares: plain data, to be sent to the ranks that are to work on it, and to nobody else. Whoever
@@ -17,6 +18,8 @@ pub struct RemoteKey {
     /// The line of the owner's exports, and what stands there.
     pub(super) slot: u32,
     pub(super) tag: u64,
+    /// Where the owner's device does something with it.
+    pub(super) device: Option<DeviceKey>,
 }
 
 /// Bytes that are no key.
@@ -92,7 +95,7 @@ mod tests {
 
     #[test]
     fn bytes_give_the_key_back() {
-        let key = RemoteKey { rank: 3, len: 1 << 40, rights: 7, slot: 4095, tag: u64::MAX };
+        let key = RemoteKey { rank: 3, len: 1 << 40, rights: 7, slot: 4095, tag: u64::MAX, device: None };
         let bytes = key.to_bytes();
         assert_eq!(RemoteKey::from_bytes(&bytes), Ok(key.clone()));
         for cut in 0..bytes.len() {

@@ -1,14 +1,18 @@
-//! One-sided operations over links, which the owner's end of the link executes.
+//! One-sided operations where memory is not mapped: by the devices of both ends where they have them, else over the link,
+//! whose other end executes them.
 
+use std::sync::MutexGuard;
 use std::task::Poll;
 use std::time::Duration;
 
-use fulmen_memory::Exposed;
+use fulmen_memory::{Block, Exposed};
 
 use super::Remote;
-use super::batch::Request;
+use super::batch;
 use super::remote::{COMPARE_SWAP, FETCH_ADD, GET, PUT};
-use crate::engine::{self, At, Atomic, Counter, Lent, OpId, Source, Target};
+use crate::driver::device::{RdmaId, Request, Verb};
+use crate::engine::{At, Atomic, Counter, Lent, OpError, OpId, Source, Target};
+use crate::lanes::Lane;
 use crate::{Fabric, FabricError, OpName, Operation, clock};
 
 /// The word that a put counts in, and how much.
@@ -16,6 +20,12 @@ type Count<'a> = Option<(&'a Remote, u64, u64)>;
 
 /// Plain bytes up to which a put takes a copy with it, so that any thread can send it.
 const COPIED: usize = 256;
+
+/// An operation that has begun.
+pub(super) enum Begun {
+    Link(OpId),
+    Device(RdmaId),
+}
 
 impl Remote {
     fn at(&self, offset: u64) -> At {
@@ -29,11 +39,15 @@ impl Remote {
         count: Count<'_>,
         timeout: Duration,
     ) -> Result<(), FabricError> {
-        let op = self.begin_put(offset, data, count)?;
-        self.fabric.finish(PUT, self.rank, op, timeout, &mut Lent::Nothing).map(drop)
+        let begun = self.begin_put(offset, data, count)?;
+        self.fabric.finish_begun(PUT, self.rank, begun, timeout).map(drop)
     }
 
     pub(super) fn link_put_bytes(&self, offset: u64, data: &[u8], timeout: Duration) -> Result<(), FabricError> {
+        if let Some(staged) = self.stage(data.len()) {
+            staged.write(0, data);
+            return self.link_put(offset, &staged, None, timeout);
+        }
         let mut lane = self.fabric.lane(PUT, self.rank)?;
         if data.len() <= COPIED {
             let op = lane.link.put(self.at(offset), Source::Bytes(data.into()), None);
@@ -42,19 +56,30 @@ impl Remote {
         }
         let op = lane.link.put(self.at(offset), Source::Lent(data.len() as u64), None);
         drop(lane);
-        self.fabric.finish(PUT, self.rank, op.clone(), timeout, &mut Lent::Source(op, data)).map(drop)
+        self.fabric.finish(PUT, self.rank, op, timeout, &mut Lent::Source(op, data)).map(drop)
     }
 
     pub(super) fn link_get(&self, offset: u64, into: &Exposed, timeout: Duration) -> Result<(), FabricError> {
-        let op = self.begin_get(offset, into)?;
-        self.fabric.finish(GET, self.rank, op, timeout, &mut Lent::Nothing).map(drop)
+        let begun = self.begin_get(offset, into)?;
+        self.fabric.finish_begun(GET, self.rank, begun, timeout).map(drop)
     }
 
     pub(super) fn link_get_bytes(&self, offset: u64, into: &mut [u8], timeout: Duration) -> Result<(), FabricError> {
+        if let Some(staged) = self.stage(into.len()) {
+            self.link_get(offset, &staged, timeout)?;
+            staged.read(0, into);
+            return Ok(());
+        }
         let mut lane = self.fabric.lane(GET, self.rank)?;
         let op = lane.link.get(self.at(offset), Target::Lent(into.len() as u64));
         drop(lane);
-        self.fabric.finish(GET, self.rank, op.clone(), timeout, &mut Lent::Target(op, into)).map(drop)
+        self.fabric.finish(GET, self.rank, op, timeout, &mut Lent::Target(op, into)).map(drop)
+    }
+
+    /// Memory that the device reaches, for bytes that it does not. None where it has no use for it.
+    fn stage(&self, len: usize) -> Option<Exposed> {
+        self.device.filter(|_| len > 0)?;
+        self.fabric.inner.pool.take(len).ok().map(Block::into_exposed)
     }
 
     pub(super) fn link_atomic(
@@ -64,8 +89,8 @@ impl Remote {
         atomic: Atomic,
         timeout: Duration,
     ) -> Result<u64, FabricError> {
-        let op = self.begin_atomic(name, offset, atomic)?;
-        self.fabric.finish(name, self.rank, op, timeout, &mut Lent::Nothing)
+        let begun = self.begin_atomic(name, offset, atomic)?;
+        self.fabric.finish_begun(name, self.rank, begun, timeout)
     }
 
     pub(super) fn link_start_put(
@@ -74,13 +99,13 @@ impl Remote {
         data: &Exposed,
         count: Count<'_>,
     ) -> Result<Operation, FabricError> {
-        let op = self.begin_put(offset, data, count)?;
-        Ok(self.fabric.go_on(PUT, self.rank, op))
+        let begun = self.begin_put(offset, data, count)?;
+        Ok(self.fabric.go_on_begun(PUT, self.rank, begun))
     }
 
     pub(super) fn link_start_get(&self, offset: u64, into: &Exposed) -> Result<Operation, FabricError> {
-        let op = self.begin_get(offset, into)?;
-        Ok(self.fabric.go_on(GET, self.rank, op))
+        let begun = self.begin_get(offset, into)?;
+        Ok(self.fabric.go_on_begun(GET, self.rank, begun))
     }
 
     pub(super) fn link_start_atomic(
@@ -89,57 +114,102 @@ impl Remote {
         offset: u64,
         atomic: Atomic,
     ) -> Result<Operation, FabricError> {
-        let op = self.begin_atomic(name, offset, atomic)?;
-        Ok(self.fabric.go_on(name, self.rank, op))
+        let begun = self.begin_atomic(name, offset, atomic)?;
+        Ok(self.fabric.go_on_begun(name, self.rank, begun))
     }
 
-    fn begin_put(&self, offset: u64, data: &Exposed, count: Count<'_>) -> Result<OpId, FabricError> {
+    fn begin_put(&self, offset: u64, data: &Exposed, count: Count<'_>) -> Result<Begun, FabricError> {
         let mut lane = self.fabric.lane(PUT, self.rank)?;
-        let then = count.map(|(counter, offset, add)| Counter { at: counter.at(offset), add });
+        Ok(self.put_on(&mut lane, offset, data, count))
+    }
+
+    fn put_on(&self, lane: &mut Lane, offset: u64, data: &Exposed, count: Count<'_>) -> Begun {
+        let then = count.map(|(counter, at, add)| Counter { at: counter.at(at), add });
+        // Both words of the owner have to say that its device can do it.
+        let counts = match count {
+            None => Some(None),
+            Some((counter, at, add)) => counter
+                .device
+                .filter(|device| device.verbs().contains(super::Rights::ATOMIC) && device.at(at).addr.is_multiple_of(8))
+                .map(|device| Some((device.at(at), add))),
+        };
+        let verb = counts.map(|count| Verb::Put { data: data.clone(), count });
+        if let Some(begun) = verb.and_then(|verb| self.on_device(lane, verb, offset, then)) {
+            return begun;
+        }
         let source = lane.wire.source(data.clone());
-        Ok(lane.link.put(self.at(offset), source, then))
+        Begun::Link(lane.link.put(self.at(offset), source, then))
     }
 
-    fn begin_get(&self, offset: u64, into: &Exposed) -> Result<OpId, FabricError> {
+    fn begin_get(&self, offset: u64, into: &Exposed) -> Result<Begun, FabricError> {
         let mut lane = self.fabric.lane(GET, self.rank)?;
-        let target = lane.wire.target(into.clone());
-        Ok(lane.link.get(self.at(offset), target))
+        Ok(self.get_on(&mut lane, offset, into))
     }
 
-    fn begin_atomic(&self, name: OpName, offset: u64, atomic: Atomic) -> Result<OpId, FabricError> {
+    fn get_on(&self, lane: &mut Lane, offset: u64, into: &Exposed) -> Begun {
+        let verb = Verb::Get { into: into.clone() };
+        self.on_device(lane, verb, offset, None).unwrap_or_else(|| {
+            let target = lane.wire.target(into.clone());
+            Begun::Link(lane.link.get(self.at(offset), target))
+        })
+    }
+
+    fn begin_atomic(&self, name: OpName, offset: u64, atomic: Atomic) -> Result<Begun, FabricError> {
         let mut lane = self.fabric.lane(name, self.rank)?;
-        Ok(lane.link.atomic(self.at(offset), atomic))
+        Ok(self.atomic_on(&mut lane, offset, atomic))
+    }
+
+    fn atomic_on(&self, lane: &mut Lane, offset: u64, atomic: Atomic) -> Begun {
+        let begun = self.on_device(lane, Verb::Atomic(atomic), offset, None);
+        begun.unwrap_or_else(|| Begun::Link(lane.link.atomic(self.at(offset), atomic)))
+    }
+
+    /// Gives an operation to the device, if both ends' devices do it.
+    fn on_device(&self, lane: &mut Lane, verb: Verb, offset: u64, then: Option<Counter>) -> Option<Begun> {
+        let device = self.device?;
+        let rdma = lane.wire.rdma()?;
+        let request = Request { verb, remote: device.at(offset), at: self.at(offset), then };
+        let own = request.needs() - if then.is_some() { super::Rights::ATOMIC } else { super::Rights::empty() };
+        if lane.link.is_severed() || !device.verbs().contains(own) || !rdma.takes(&request) {
+            return None;
+        }
+        Some(Begun::Device(rdma.start(request)))
     }
 
     /// Posts a batch, and gives what each operation gave.
     pub(super) fn link_batch(
         &self,
-        requests: Vec<Request>,
+        requests: Vec<batch::Request>,
         bytes: &[u8],
         timeout: Duration,
     ) -> Result<Vec<u64>, FabricError> {
         let until = clock::after(timeout);
-        let names: Vec<OpName> = requests.iter().map(Request::name).collect();
+        let staged = self.stage(bytes.len()).inspect(|staged| staged.write(0, bytes));
         let mut lane = self.fabric.lane(PUT, self.rank)?;
-        let translate = |request| match request {
-            Request::Put { offset, from, len } => {
-                engine::Request::Put { at: self.at(offset), bytes: bytes[from..from + len].into(), then: None }
-            }
-            Request::Get { offset, into } => engine::Request::Get { at: self.at(offset), into: lane.wire.target(into) },
-            Request::FetchAdd { offset, add } => {
-                engine::Request::Atomic { at: self.at(offset), atomic: Atomic::FetchAdd(add) }
-            }
-            Request::CompareSwap { offset, expect, new } => {
-                engine::Request::Atomic { at: self.at(offset), atomic: Atomic::CompareSwap { expect, new } }
-            }
+        let begin = |request: batch::Request| {
+            let name = request.name();
+            let begun = match request {
+                batch::Request::Put { offset, from, len } => match &staged {
+                    Some(staged) => self.put_on(&mut lane, offset, &staged.slice(from..from + len), None),
+                    None => {
+                        let source = Source::Bytes(bytes[from..from + len].into());
+                        Begun::Link(lane.link.put(self.at(offset), source, None))
+                    }
+                },
+                batch::Request::Get { offset, into } => self.get_on(&mut lane, offset, &into),
+                batch::Request::FetchAdd { offset, add } => self.atomic_on(&mut lane, offset, Atomic::FetchAdd(add)),
+                batch::Request::CompareSwap { offset, expect, new } => {
+                    self.atomic_on(&mut lane, offset, Atomic::CompareSwap { expect, new })
+                }
+            };
+            (name, begun)
         };
-        let requests = requests.into_iter().map(translate).collect();
-        let ops = lane.link.batch(requests);
+        let begun: Vec<_> = requests.into_iter().map(begin).collect();
         drop(lane);
-        let mut values = Vec::with_capacity(ops.len());
+        let mut values = Vec::with_capacity(begun.len());
         let mut failed = None;
-        for (op, name) in ops.into_iter().zip(names) {
-            match self.fabric.finish(name, self.rank, op, clock::until(until), &mut Lent::Nothing) {
+        for (name, begun) in begun {
+            match self.fabric.finish_begun(name, self.rank, begun, clock::until(until)) {
                 Ok(value) => values.push(value),
                 // The others have begun, and end too.
                 Err(error) => failed = failed.or(Some(error)),
@@ -149,29 +219,106 @@ impl Remote {
     }
 }
 
-impl Request {
+impl batch::Request {
     pub(super) fn name(&self) -> OpName {
         match self {
-            Request::Put { .. } => PUT,
-            Request::Get { .. } => GET,
-            Request::FetchAdd { .. } => FETCH_ADD,
-            Request::CompareSwap { .. } => COMPARE_SWAP,
+            batch::Request::Put { .. } => PUT,
+            batch::Request::Get { .. } => GET,
+            batch::Request::FetchAdd { .. } => FETCH_ADD,
+            batch::Request::CompareSwap { .. } => COMPARE_SWAP,
         }
     }
 }
 
+/// The outcome of an operation of a device.
+fn poll_rdma(lane: &mut Lane, op: RdmaId) -> Poll<Result<u64, OpError>> {
+    let Lane { link, wire, .. } = lane;
+    // With its wire, an operation is over.
+    wire.rdma().map_or(Poll::Ready(Err(OpError::Severed)), |rdma| rdma.poll(op, link))
+}
+
 impl Fabric {
+    fn finish_begun(&self, name: OpName, rank: u32, begun: Begun, timeout: Duration) -> Result<u64, FabricError> {
+        match begun {
+            Begun::Link(op) => self.finish(name, rank, op, timeout, &mut Lent::Nothing),
+            Begun::Device(op) => self.finish_rdma(name, rank, op, timeout),
+        }
+    }
+
+    fn go_on_begun(&self, name: OpName, rank: u32, begun: Begun) -> Operation {
+        match begun {
+            Begun::Link(op) => self.go_on(name, rank, op),
+            Begun::Device(op) => {
+                if let Some(lane) = self.inner.lanes.lock(rank) {
+                    drop(self.pump_lane(rank, lane));
+                }
+                self.inner.progress.need();
+                Operation::on_device(self, rank, name, op)
+            }
+        }
+    }
+
+    fn pump_lane<'a>(&'a self, rank: u32, lane: MutexGuard<'a, Lane>) -> MutexGuard<'a, Lane> {
+        self.inner.lanes.pump(rank, lane, &mut Lent::Nothing, None, None).1
+    }
+
+    /// Moves the lane on and looks whether an operation of a device has ended.
+    pub(crate) fn test_rdma(&self, name: OpName, rank: u32, op: RdmaId) -> Poll<Result<u64, FabricError>> {
+        let lane = self.inner.lanes.lock(rank).expect("the lane on which the operation was started");
+        let mut lane = self.pump_lane(rank, lane);
+        let outcome = poll_rdma(&mut lane, op);
+        drop(lane);
+        outcome.map(|outcome| self.told(name, rank, outcome))
+    }
+
+    /// Waits for the end of an operation of a device. At the deadline the device goes on with it, and keeps its memory.
+    pub(crate) fn finish_rdma(
+        &self,
+        name: OpName,
+        rank: u32,
+        op: RdmaId,
+        timeout: Duration,
+    ) -> Result<u64, FabricError> {
+        let outcome = self.wait(name, &[rank], timeout, || self.test_rdma(name, rank, op));
+        outcome.unwrap_or_else(|error| {
+            if let Poll::Ready(Ok(value)) = self.test_rdma(name, rank, op) {
+                return Ok(value);
+            }
+            self.detach_rdma(rank, op);
+            Err(error)
+        })
+    }
+
+    pub(crate) fn detach_rdma(&self, rank: u32, op: RdmaId) {
+        if let Some(mut lane) = self.inner.lanes.lock(rank) {
+            let Lane { link, wire, .. } = &mut *lane;
+            if let Some(rdma) = wire.rdma() {
+                rdma.detach(op, link);
+            }
+        }
+        self.inner.progress.need();
+    }
+
+    /// Keeps later operations of the link behind earlier ones.
+    pub(super) fn fence_link(&self, op: OpName, rank: u32) -> Result<(), FabricError> {
+        let Some(mut lane) = self.inner.lanes.lock(rank) else { return Ok(()) };
+        if lane.wire.rdma().is_none() {
+            lane.link.fence();
+            return Ok(());
+        }
+        drop(lane);
+        // Devices and links know nothing of each other's order.
+        self.flush_link(op, rank, self.timeout())
+    }
+
     /// Waits until all operations of the link have ended.
     pub(super) fn flush_link(&self, op: OpName, rank: u32, timeout: Duration) -> Result<(), FabricError> {
         let lanes = &self.inner.lanes;
         let quiet = || match lanes.lock(rank) {
-            Some(lane) => {
-                let (_, lane) = lanes.pump(rank, lane, &mut Lent::Nothing, None, None);
-                lane.link.is_quiet()
-            }
+            Some(lane) => self.pump_lane(rank, lane).is_quiet(),
             None => true,
         };
-        if lanes.lock(rank).is_none_or(|lane| lane.link.is_quiet()) {
+        if lanes.lock(rank).is_none_or(|mut lane| lane.is_quiet()) {
             return Ok(());
         }
         self.wait(op, &[rank], timeout, || if quiet() { Poll::Ready(()) } else { Poll::Pending })

@@ -20,6 +20,8 @@
 //! processors of the owner's host:
 //!
 //! - where ranks map one another's memory, each operation is an instruction of the rank that asks for it;
+//! - where devices have atomics, they do them, if the owner's says that its atomics are also atomic with those of the
+//!   owner's processors (`Capabilities::atomics_with_cpu`);
 //! - elsewhere the owner's progress thread executes them, also while the owner's program computes.
 //!
 //! The owner itself may use atomics on its words too ([`Exposed::atomic_u64`](fulmen_memory::Exposed::atomic_u64)).
@@ -88,18 +90,15 @@ impl Fabric {
     }
 
     /// One-sided operations on a rank's memory that this rank starts later take effect after those that it has started
-    /// before.
+    /// before. It waits for those where devices do them (within the [fabric's timeout](Fabric::timeout)), and nowhere else.
     ///
     /// # Errors
-    /// [`FabricError::NoSuchRank`] and [`FabricError::PeerLost`].
+    /// [`FabricError::NoSuchRank`], [`FabricError::PeerLost`] and [`FabricError::TimedOut`].
     pub fn fence(&self, rank: u32) -> Result<(), FabricError> {
         const OP: OpName = "fence";
         self.check_one_sided(OP, rank)?;
         atomic::fence(atomic::Ordering::SeqCst);
-        if let Some(mut lane) = self.inner.lanes.lock(rank) {
-            lane.link.fence();
-        }
-        Ok(())
+        self.fence_link(OP, rank)
     }
 
     /// Refuses a rank that is none, or lost.

@@ -8,9 +8,11 @@ use std::time::{Duration, Instant};
 
 use fulmen_memory::{Exposed, Region};
 use fulmen_reach::{ReachError, ShareKey};
+use fulmen_verbs::MemoryRegion;
 
 use super::RemoteKey;
 use super::table::{self, Area, Export, Hazards, SLOTS, fence_everywhere, fences};
+use crate::driver::device::Registrar;
 use crate::engine::{Exports, Place, Rights};
 use crate::map::Neighbours;
 use crate::{FabricError, OpName};
@@ -31,6 +33,8 @@ pub(crate) struct OneSided {
     exports: Exports,
     /// Where the links' large moves reach memory.
     direct: Direct,
+    /// Registers memory for peers' devices.
+    registrar: Option<Registrar>,
     books: Mutex<Books>,
     /// Peers may ask this rank's links for something, and nobody else answers.
     serves: AtomicBool,
@@ -62,6 +66,8 @@ struct Own {
     memory: Exposed,
     /// Whether its region is listed in the books.
     listed: bool,
+    /// Its registration, while peers may use it.
+    registration: Option<Arc<dyn MemoryRegion>>,
 }
 
 impl OneSided {
@@ -72,6 +78,7 @@ impl OneSided {
         neighbours: Option<Arc<Neighbours>>,
         exports: Exports,
         direct: Direct,
+        registrar: Option<Registrar>,
     ) -> OneSided {
         let areas: Vec<_> = controls.into_iter().map(|control| control.map(Area::new)).collect();
         let own = areas[rank as usize].clone().expect("this rank's own control region");
@@ -85,6 +92,7 @@ impl OneSided {
             neighbours,
             exports,
             direct,
+            registrar,
             books: Mutex::default(),
             serves: AtomicBool::new(false),
             quarantined: AtomicUsize::new(0),
@@ -141,8 +149,10 @@ impl OneSided {
         }
         let (offset, len) = (memory.offset() as u64, memory.len() as u64);
         self.own().line(slot as usize).publish(tag, Export { offset, len, rights: rights.bits(), region });
-        books.shares.insert(slot, Own { tag, memory: memory.clone(), listed });
-        Ok(RemoteKey { rank, len, rights: rights.bits(), slot, tag })
+        let registered = self.registrar.as_ref().and_then(|registrar| registrar.register(memory, rights));
+        let (registration, device) = registered.unzip();
+        books.shares.insert(slot, Own { tag, memory: memory.clone(), listed, registration });
+        Ok(RemoteKey { rank, len, rights: rights.bits(), slot, tag, device })
     }
 
     /// Lets peers map the region: the key for that (0 if they cannot), and whether it is listed in the books.
@@ -174,17 +184,20 @@ impl OneSided {
     /// Ends a share: nobody begins to work on it any more. False if it has ended before.
     pub(super) fn revoke(&self, slot: u32, tag: u64) -> bool {
         let mut books = self.books();
-        let Some(own) = books.shares.remove(&slot) else { return false };
+        let Some(mut own) = books.shares.remove(&slot) else { return false };
         if own.tag != tag {
             books.shares.insert(slot, own);
             return false;
         }
         self.own().line(slot as usize).clear();
         self.exports.remove(tag);
+        let registration = own.registration.take();
         // The memory stays here until it is known that nobody works on it.
         books.quarantine.push((slot, own));
         self.quarantined.store(books.quarantine.len(), Ordering::Release);
         drop(books);
+        // It waits for whoever is in the middle of an operation.
+        drop(registration);
         fence_everywhere();
         true
     }

@@ -8,6 +8,7 @@ use fulmen_memory::Exposed;
 
 use super::table::{self, Area};
 use super::{Batch, RemoteKey, check_word};
+use crate::driver::device::DeviceKey;
 use crate::engine::{Atomic, Rights};
 use crate::map::MAP_TIMEOUT;
 use crate::{Fabric, FabricError, OpName, Operation, clock};
@@ -28,6 +29,8 @@ pub struct Remote {
     pub(super) len: u64,
     pub(super) rights: Rights,
     pub(super) tag: u64,
+    /// Where the owner's device does something with it.
+    pub(super) device: Option<DeviceKey>,
     pub(super) path: Path,
 }
 
@@ -65,14 +68,14 @@ impl Remote {
         let Some(area) = onesided.area(rank) else {
             // The owner looks at the rest.
             let (len, rights) = (key.len, key.rights());
-            return Ok(Remote { fabric, rank, len, rights, tag, path: Path::Link });
+            return Ok(Remote { fabric, rank, len, rights, tag, device: key.device, path: Path::Link });
         };
         let Some(export) = area.line(key.slot as usize).read(tag) else { return Err(unknown) };
         let (offset, len, rights) = (export.offset, export.len, Rights::from_bits_truncate(export.rights));
         let memory = if rank == fabric.rank() {
             onesided.memory(key.slot, tag).ok_or(unknown)?
         } else if export.region == 0 {
-            return Ok(Remote { fabric, rank, len, rights, tag, path: Path::Link });
+            return Ok(Remote { fabric, rank, len, rights, tag, device: None, path: Path::Link });
         } else {
             let neighbours = fabric.inner.neighbours.as_ref().ok_or(FabricError::NoWindows { op: OP })?;
             let region = neighbours.borrow(OP, rank, export.region, MAP_TIMEOUT)?;
@@ -89,7 +92,7 @@ impl Remote {
             memory,
             name: table::name(rank, key.slot as usize),
         };
-        Ok(Remote { fabric: fabric.clone(), rank, len, rights, tag, path: Path::Mapped(mapped) })
+        Ok(Remote { fabric: fabric.clone(), rank, len, rights, tag, device: None, path: Path::Mapped(mapped) })
     }
 
     /// The rank whose memory it is.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use fulmen_memory::Exposed;
 
 use super::RemoteKey;
-use crate::{Fabric, FabricError, On, OpName, clock};
+use crate::{Action, Fabric, FabricError, On, OpName, What, clock};
 
 /// Memory that other ranks may work on, as far as the rights go that it was shared with. See [`Fabric::share`].
 ///
@@ -23,6 +23,8 @@ pub struct Shared {
 
 /// Looks at others' work that the processor is given to somebody else between, before this thread sleeps between.
 const YIELDS: u32 = 100;
+/// How often a word is looked at that a peer's device may change.
+const DEVICE_NAP: Duration = Duration::from_micros(500);
 /// How long it sleeps.
 const NAP: Duration = Duration::from_micros(200);
 
@@ -58,9 +60,15 @@ impl Shared {
         }
         let onesided = &self.fabric.inner.onesided;
         onesided.begin_wait(self.key.slot);
-        let waited = self.fabric.wait(OP, On::All, timeout, ready);
+        let recorder = &self.fabric.inner.recorder;
+        let running = recorder.begin(What::of(Action::WaitCounter, self.fabric.rank(), offset, 8));
+        let waited = match self.key.device {
+            None => self.fabric.wait(OP, On::All, timeout, ready),
+            // A peer's device changes words, and tells nobody.
+            Some(_) => self.fabric.wait_in_naps(OP, On::All, timeout, DEVICE_NAP, ready),
+        };
         onesided.end_wait(self.key.slot);
-        waited
+        recorder.ended(running, waited)
     }
 
     /// Ends the share and waits until nobody is in the middle of an operation on it. After that no byte of it is changed

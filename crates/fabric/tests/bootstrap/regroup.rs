@@ -2,7 +2,8 @@
 
 use std::panic::AssertUnwindSafe;
 use std::process::{Command, Stdio};
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
@@ -76,7 +77,8 @@ fn survivors_of_a_killed_process_go_on_and_another_takes_its_place() {
     let error = sessions[0].barrier(LONG).unwrap_err();
     assert_eq!(error, SessionError::Superseded { op: Round::Barrier });
     assert_eq!(sessions[0].regroup(Regroup::Survivors, LONG).unwrap_err(), RegroupError::Superseded);
-    assert_eq!(tell.iter().collect::<Vec<_>>(), [pid, pid], "each was called once and dropped");
+    assert_eq!([tell.recv_timeout(LONG), tell.recv_timeout(LONG)], [Ok(pid), Ok(pid)], "each was called");
+    assert_eq!(tell.recv_timeout(LONG), Err(RecvTimeoutError::Disconnected), "once, and dropped");
     drop(sessions);
     gather(&two);
 

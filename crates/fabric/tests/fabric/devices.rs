@@ -10,10 +10,10 @@ use fulmen_soft::{Profile, SoftDevice};
 use fulmen_verbs::{CompletionStatus, Device, FaultPlan, Faulty, Kill, KillMode, Odds};
 
 /// Numbers that a seed repeats.
-struct Dice(u64);
+pub struct Dice(pub u64);
 
 impl Dice {
-    fn next(&mut self) -> u64 {
+    pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed ^ (mixed >> 29)

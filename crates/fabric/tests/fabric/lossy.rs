@@ -1,13 +1,14 @@
 //! Devices that promise nothing, and break what others promise: frames and messages arrive whole all the same.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use fulmen_fabric::{Fabric, FabricError, FabricOptions, Flow, Loss, Providers};
+use fulmen_fabric::{Fabric, FabricError, FabricOptions, Flow, Loss, Providers, RemoteKey, Rights};
 use fulmen_soft::Profile;
 use fulmen_verbs::{Device, FaultPlan, Faulty, Odds};
 
-use crate::devices::{check, fill, traffic};
+use crate::devices::{Dice, check, fill, traffic};
 use crate::world::{self, LONG, modest, options};
 
 /// Devices without RC: the one holds a SEND until it is received, the other loses it.
@@ -139,7 +140,7 @@ fn lost_chunks_are_found_out_without_checksums() {
 #[test]
 fn a_device_that_drops_everything_breaks_the_link_with_its_cause() {
     for profile in UNRELIABLE {
-        let options = FabricOptions { patience: Duration::from_millis(700), ..options() };
+        let options = FabricOptions { silence: Duration::from_millis(700), ..options() };
         let given = |rank| {
             let plan = FaultPlan { drop: Odds::ALWAYS, ..FaultPlan::quiet(1) };
             let device = if rank == 0 { Faulty::new(unreliable(profile), plan) } else { unreliable(profile) };
@@ -168,7 +169,7 @@ fn a_rank_that_computes_for_long_acknowledges_all_the_same() {
     for profile in UNRELIABLE {
         let patience = Duration::from_millis(500);
         let given = |_| {
-            let options = FabricOptions { windows: false, patience, ..options() };
+            let options = FabricOptions { windows: false, silence: patience, ..options() };
             (Providers { node: None, devices: vec![unreliable(profile)] }, options)
         };
         world::start_with(2, given, |rank, fabric| {
@@ -187,5 +188,62 @@ fn a_rank_that_computes_for_long_acknowledges_all_the_same() {
             }
             assert_eq!(byte, [7]);
         });
+    }
+}
+
+#[test]
+fn verified_data_arrive_over_each_carrier() {
+    let verified = |_| FabricOptions { verify_data: true, pool: 64 << 20, ..options() };
+    world::start_over_each(3, verified, |_, fabric| traffic(&fabric.unwrap(), 2));
+}
+
+/// Each rank works on half of the other's memory, and both on one word.
+fn one_sided(fabric: &Fabric, operations: u64) {
+    const HALF: usize = 300_000;
+    let (rank, other) = (fabric.rank(), 1 - fabric.rank());
+    let memory = fabric.alloc(HALF + 8).unwrap().into_exposed();
+    memory.fill(0..HALF + 8, 0);
+    let shared = fabric.share(&memory, Rights::all()).unwrap();
+    fabric.send_bytes(other, 1, &shared.key().to_bytes(), LONG).unwrap();
+    let mut key = [0; 256];
+    let len = fabric.recv_bytes(other, 1, &mut key, LONG).unwrap();
+    let remote = fabric.remote(other, &RemoteKey::from_bytes(&key[..len]).unwrap()).unwrap();
+    let mut shadow = vec![0; HALF];
+    for at in 0..operations {
+        let mut dice = Dice((at << 1) | u64::from(rank));
+        let longest = [8, 3000, 40_000, HALF as u64][dice.next() as usize % 4];
+        let len = 1 + (dice.next() % longest) as usize;
+        let from = dice.next() as usize % (HALF - len + 1);
+        if at % 2 == 0 {
+            let data = fabric.alloc(len).unwrap().into_exposed();
+            fill(&data, at);
+            data.read(0, &mut shadow[from..from + len]);
+            remote.put(8 + from as u64, &data, LONG).unwrap();
+        } else {
+            let mut bytes = vec![0; len];
+            remote.get_bytes(8 + from as u64, &mut bytes, LONG).unwrap();
+            assert!(bytes == shadow[from..from + len], "{len} bytes from {from} on are wrong");
+        }
+        assert_eq!(remote.fetch_add(0, 1, LONG).unwrap(), at, "done twice, or not at all");
+    }
+    // Nobody leaves before the other has finished.
+    fabric.send_bytes(other, 2, &[], LONG).unwrap();
+    fabric.recv_bytes(other, 2, &mut [], LONG).unwrap();
+    assert_eq!(memory.atomic_u64(0).load(Ordering::SeqCst), operations);
+}
+
+#[test]
+fn one_sided_operations_are_done_once_whatever_the_device_does_to_them() {
+    for verify_data in [true, false] {
+        // Without checksums, chunks may come damaged: all bytes go in frames.
+        let rendezvous = if verify_data { 16 << 10 } else { u64::MAX };
+        let flow = Flow { rendezvous, ..Flow::default() };
+        let options = FabricOptions { verify_data, flow, pool: 64 << 20, ..options() };
+        for profile in UNRELIABLE {
+            for (name, fault) in FAULTS {
+                println!("{profile}, {name}, verified: {verify_data}");
+                over_faults(2, profile, fault, &options, |_, fabric| one_sided(&fabric, 24));
+            }
+        }
     }
 }

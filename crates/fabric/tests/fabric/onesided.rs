@@ -1,8 +1,8 @@
 //! One-sided operations: what they do, what they refuse, and what ends them.
 
 use std::collections::HashSet;
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -11,6 +11,10 @@ use crate::world::{self, CARRIERS, Carrier, LONG, options};
 use fulmen_fabric::{Fabric, FabricError, FabricOptions, Remote, RemoteKey, Rights, Shared};
 use fulmen_memory::{Exposed, Region};
 use fulmen_soft::Profile;
+use fulmen_verbs::{
+    Capabilities, CompletionChannel, CompletionQueue, Device, DeviceInfo, GidEntry, PortInfo, ProtectionDomain,
+    VerbsError,
+};
 use rustix::process::Signal;
 
 /// Tags of the messages that bring keys, and of others.
@@ -90,14 +94,20 @@ fn hear(fabric: &Fabric, from: u32) {
     fabric.recv_bytes(from, SAY, &mut [], LONG).unwrap();
 }
 
+/// What a rank has of rank 0's memory.
+enum Side {
+    Owner(Shared),
+    Other(Remote),
+}
+
 /// Rank 0 shares, and the others get a remote of it.
-fn on_rank_zero(fabric: &Fabric, memory: impl Fn() -> Exposed, rights: Rights) -> Result<Shared, Remote> {
+fn on_rank_zero(fabric: &Fabric, memory: impl Fn() -> Exposed, rights: Rights) -> Side {
     if fabric.rank() != 0 {
-        return Err(remote(fabric, 0));
+        return Side::Other(remote(fabric, 0));
     }
     let shared = fabric.share(&memory(), rights).unwrap();
     (1..fabric.size()).for_each(|rank| give(fabric, rank, &shared.key()));
-    Ok(shared)
+    Side::Owner(shared)
 }
 
 /// All other ranks have told rank 0 that they are so far.
@@ -121,13 +131,13 @@ fn puts_and_gets_of_every_size_do_what_a_model_says() {
                 false => pooled(fabric, SHARE),
             };
             match on_rank_zero(fabric, memory, all()) {
-                Ok(shared) => {
+                Side::Owner(shared) => {
                     let mut expected = vec![0; SHARE];
                     assert_eq!(fabric.recv_bytes(1, SAY, &mut expected, LONG).unwrap(), SHARE);
                     assert!(bytes(shared.memory()) == expected, "the owner sees something else");
                     shared.close(LONG).unwrap();
                 }
-                Err(remote) => {
+                Side::Other(remote) => {
                     let mut model = vec![0; SHARE];
                     play(fabric, &remote, &mut model, &sizes);
                     fabric.flush(0, LONG).unwrap();
@@ -186,13 +196,13 @@ fn atomics_of_all_ranks_and_of_the_owner_add_up() {
         let shared = on_rank_zero(fabric, || pooled(fabric, 4096), Rights::ATOMIC);
         let mut seen = HashSet::new();
         match &shared {
-            Ok(shared) => {
+            Side::Owner(shared) => {
                 for _ in 0..each {
                     assert!(seen.insert(shared.memory().atomic_u64(0).fetch_add(1, Ordering::SeqCst)));
                     shared.memory().atomic_u64(4088).fetch_add(1 << 32, Ordering::SeqCst);
                 }
             }
-            Err(remote) => {
+            Side::Other(remote) => {
                 for _ in 0..each {
                     assert!(seen.insert(remote.fetch_add(0, 1, LONG).unwrap()));
                     let mut found = 0;
@@ -219,9 +229,9 @@ fn atomics_of_all_ranks_and_of_the_owner_add_up() {
         }
         all.sort_unstable();
         assert!(all.into_iter().eq(0..3 * each), "each addition brings a value of its own");
-        let shared = shared.unwrap();
+        let Side::Owner(shared) = shared else { unreachable!("rank 0 is the owner") };
         assert_eq!(shared.memory().atomic_u64(0).load(Ordering::SeqCst), 3 * each);
-        assert_eq!(shared.memory().atomic_u64(4088).load(Ordering::SeqCst), each << 32 | 2 * each);
+        assert_eq!(shared.memory().atomic_u64(4088).load(Ordering::SeqCst), (each << 32) | (2 * each));
     });
 }
 
@@ -237,7 +247,7 @@ fn counted(fabric: &Fabric, len: usize, rounds: u64) {
     let data = on_rank_zero(fabric, || pooled(fabric, 2 * len), Rights::WRITE);
     let counter = on_rank_zero(fabric, || pooled(fabric, 16), Rights::ATOMIC);
     match (data, counter) {
-        (Ok(data), Ok(counter)) => {
+        (Side::Owner(data), Side::Owner(counter)) => {
             let error = counter.wait_counter(8, u64::MAX, Duration::from_millis(20)).unwrap_err();
             assert!(matches!(error, FabricError::TimedOut { op: "wait_counter", .. }), "{error}");
             for (at, name) in [(4, "Misaligned"), (16, "OutOfBounds"), (u64::MAX - 3, "OutOfBounds")] {
@@ -251,7 +261,7 @@ fn counted(fabric: &Fabric, len: usize, rounds: u64) {
             }
             all_done(fabric);
         }
-        (Err(data), Err(counter)) => {
+        (Side::Other(data), Side::Other(counter)) => {
             let own = pooled(fabric, len);
             let at = (fabric.rank() as usize - 1) * len;
             for round in 1..=rounds {
@@ -273,13 +283,13 @@ fn counted(fabric: &Fabric, len: usize, rounds: u64) {
 #[test]
 fn batches_do_all_of_their_operations() {
     world::run_over_each(2, |fabric| match on_rank_zero(fabric, || pooled(fabric, 8192), all()) {
-        Ok(shared) => {
+        Side::Owner(shared) => {
             hear(fabric, 1);
             assert_eq!(bytes(&shared.memory().slice(0..512)), (0..512).map(|at| at as u8).collect::<Vec<_>>());
             assert_eq!(shared.memory().atomic_u64(4096).load(Ordering::SeqCst), 100 + 5);
         }
-        Err(remote) => {
-            assert_eq!(remote.batch().post(LONG).unwrap(), []);
+        Side::Other(remote) => {
+            assert_eq!(remote.batch().post(LONG).unwrap(), Vec::<u64>::new());
             let mut batch = remote.batch();
             for at in 0..512 {
                 batch.put(at, &[at as u8]);
@@ -311,7 +321,7 @@ fn a_fence_keeps_what_comes_after_it_behind() {
     world::run_over_each(2, |fabric| {
         const LEN: usize = 100_000;
         match on_rank_zero(fabric, || pooled(fabric, LEN + 8), all()) {
-            Ok(shared) => {
+            Side::Owner(shared) => {
                 for round in 1..=rounds(20) as u64 {
                     shared.wait_counter(LEN as u64, round, LONG).unwrap();
                     let seen = bytes(&shared.memory().slice(0..LEN));
@@ -319,7 +329,7 @@ fn a_fence_keeps_what_comes_after_it_behind() {
                     say(fabric, 1);
                 }
             }
-            Err(remote) => {
+            Side::Other(remote) => {
                 let data = pooled(fabric, LEN);
                 for round in 1..=rounds(20) as u64 {
                     data.fill(0..LEN, round as u8);
@@ -488,7 +498,7 @@ fn after_a_close_no_byte_changes_although_peers_go_on() {
         for len in [64, 300_000] {
             for _ in 0..rounds(5) {
                 match on_rank_zero(fabric, || pooled(fabric, len), all()) {
-                    Ok(shared) => {
+                    Side::Owner(shared) => {
                         let memory = shared.memory().clone();
                         all_done(fabric);
                         while memory.atomic_u64(0).load(Ordering::Relaxed) == 0 {
@@ -502,7 +512,7 @@ fn after_a_close_no_byte_changes_although_peers_go_on() {
                         (1..3).for_each(|rank| hear(fabric, rank));
                         assert!(block.as_slice::<u8>() == mine, "a byte has changed after the close");
                     }
-                    Err(remote) => {
+                    Side::Other(remote) => {
                         all_done(fabric);
                         let data = pooled(fabric, len);
                         data.fill(0..len, 1);
@@ -526,7 +536,7 @@ fn the_owner_is_not_needed_while_it_computes() {
     world::run_over_each(3, |fabric| {
         done.store(0, Ordering::SeqCst);
         match on_rank_zero(fabric, || pooled(fabric, 1 << 20), all()) {
-            Ok(shared) => {
+            Side::Owner(shared) => {
                 // It calls nothing of Fulmen.
                 let end = Instant::now() + LONG;
                 while done.load(Ordering::SeqCst) < 2 {
@@ -536,7 +546,7 @@ fn the_owner_is_not_needed_while_it_computes() {
                 assert_eq!(shared.memory().atomic_u64(0).load(Ordering::SeqCst), 2 * 50);
                 all_done(fabric);
             }
-            Err(remote) => {
+            Side::Other(remote) => {
                 let half = (1 << 19) - 8;
                 let data = pooled(fabric, half);
                 let at = 8 + (u64::from(fabric.rank()) - 1) * half as u64;
@@ -589,13 +599,13 @@ fn many_threads_work_on_one_share() {
     // More, where memory is mapped, than have a hazard of their own.
     let threads = |fabric: &Fabric| if fabric.has_windows() { 100 } else { 8 };
     world::run_over_each(2, |fabric| match on_rank_zero(fabric, || pooled(fabric, 8 + 100 * 8), all()) {
-        Ok(shared) => {
+        Side::Owner(shared) => {
             hear(fabric, 1);
             assert_eq!(shared.memory().atomic_u64(0).load(Ordering::SeqCst), threads(fabric) * 20);
             let mine = |thread: u64| shared.memory().atomic_u64(8 + 8 * thread as usize).load(Ordering::SeqCst);
             (0..threads(fabric)).for_each(|thread| assert_eq!(mine(thread), thread << 32 | 19));
         }
-        Err(remote) => {
+        Side::Other(remote) => {
             let together = Barrier::new(threads(fabric) as usize);
             thread::scope(|scope| {
                 for thread in 0..threads(fabric) {
@@ -832,4 +842,119 @@ fn a_deadline_bounds_an_operation_on_a_stopped_rank() {
     remote.put(0, &data, LONG).unwrap();
     drop(remote);
     eventually("the end of the last operation", || fabric.flush(1, LONG).is_ok());
+}
+
+/// A device that says that it can do less.
+struct Limited {
+    inner: Arc<dyn Device>,
+    info: DeviceInfo,
+}
+
+impl Limited {
+    fn new(inner: Arc<dyn Device>, change: impl Fn(&mut Capabilities)) -> Arc<dyn Device> {
+        let mut info = inner.info().clone();
+        change(&mut info.capabilities);
+        Arc::new(Limited { inner, info })
+    }
+}
+
+impl Device for Limited {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn port(&self, number: u8) -> Result<PortInfo, VerbsError> {
+        self.inner.port(number)
+    }
+
+    fn gid_table(&self, port: u8) -> Result<Vec<GidEntry>, VerbsError> {
+        self.inner.gid_table(port)
+    }
+
+    fn alloc_pd(&self) -> Result<Arc<dyn ProtectionDomain>, VerbsError> {
+        self.inner.alloc_pd()
+    }
+
+    fn create_cq(
+        &self,
+        entries: u32,
+        channel: Option<&Arc<dyn CompletionChannel>>,
+    ) -> Result<Arc<dyn CompletionQueue>, VerbsError> {
+        self.inner.create_cq(entries, channel)
+    }
+
+    fn create_channel(&self) -> Result<Arc<dyn CompletionChannel>, VerbsError> {
+        self.inner.create_channel()
+    }
+}
+
+/// What a device lacks, the link does: each alone, on either side, and all.
+#[test]
+fn devices_that_have_some_of_the_operations_do_those() {
+    type Change = fn(&mut Capabilities);
+    let changes: [Change; 5] = [
+        |can| can.write = false,
+        |can| can.read = false,
+        |can| can.atomics = false,
+        |can| can.atomics_with_cpu = false,
+        |can| (can.write, can.read, can.atomics) = (false, false, false),
+    ];
+    for change in changes {
+        for limited in [[true, false], [false, true], [true, true]] {
+            let device = |rank: u32| {
+                let device = world::device(Profile::Infiniband);
+                if limited[rank as usize] { Limited::new(device, change) } else { device }
+            };
+            world::start_devices(2, device, |_, fabric| {
+                let fabric = fabric.unwrap();
+                match on_rank_zero(&fabric, || pooled(&fabric, 100_008), all()) {
+                    Side::Owner(shared) => {
+                        assert_eq!(shared.wait_counter(0, 2 * 5, LONG).unwrap(), 10);
+                        assert!(bytes(&shared.memory().slice(8..100_008)).iter().all(|byte| *byte == 10));
+                        all_done(&fabric);
+                    }
+                    Side::Other(remote) => {
+                        let (data, into) = (pooled(&fabric, 100_000), private(100_000));
+                        for round in 1..=5 {
+                            data.fill(0..100_000, 2 * round);
+                            remote.put(8, &data, LONG).unwrap();
+                            remote.get(8, &into, LONG).unwrap();
+                            assert!(bytes(&into).iter().all(|byte| *byte == 2 * round));
+                            assert_eq!(remote.fetch_add(0, 1, LONG).unwrap(), 2 * u64::from(round) - 2);
+                            remote.put_counted(8, &data, (&remote, 0, 1), LONG).unwrap();
+                            assert_eq!(remote.compare_swap(0, 1, 1, LONG).unwrap(), 2 * u64::from(round));
+                        }
+                        all_done(&fabric);
+                    }
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn an_owner_that_is_stopped_is_not_needed_where_others_can_do_without_it() {
+    for carrier in [Carrier::Reach, Carrier::Device(Profile::Infiniband)] {
+        println!("over {carrier:?}");
+        let (fabric, victim) = Victim::start_as("onesided::victim", "shares", carrier);
+        let remote = remote(&fabric, 1);
+        let (data, into) = (pooled(&fabric, 100_000), pooled(&fabric, 100_000));
+        // A device maps memory when it is first used.
+        remote.put_bytes(0, &[0; 8], LONG).unwrap();
+        victim.stop();
+        data.fill(0..100_000, 5);
+        remote.put(8, &data, LONG).unwrap();
+        remote.get(8, &into, LONG).unwrap();
+        assert_eq!(bytes(&into), [5; 100_000]);
+        assert_eq!(remote.fetch_add(0, 3, LONG).unwrap(), 0);
+        assert_eq!(remote.compare_swap(0, 3, 4, LONG).unwrap(), 3);
+        remote.put_counted(8, &data, (&remote, 0, 1), LONG).unwrap();
+        remote.put_bytes(9, &[7], LONG).unwrap();
+        let mut plain = [0; 9];
+        remote.get_bytes(1, &mut plain, LONG).unwrap();
+        assert_eq!(plain, [0, 0, 0, 0, 0, 0, 0, 5, 7]);
+        assert_eq!(remote.batch().fetch_add(0, 1).put(16, &[9]).fetch_add(0, 1).post(LONG).unwrap(), [5, 1, 6]);
+        fabric.flush(1, LONG).unwrap();
+        fabric.fence(1).unwrap();
+    }
 }

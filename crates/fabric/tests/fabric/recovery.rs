@@ -474,3 +474,88 @@ fn a_callback_is_called_once_at_the_end() {
     fabric.on_end(Arc::downgrade(&callback));
     assert_eq!(called.load(Ordering::SeqCst), 2, "at once");
 }
+
+/// A rank whose device dies is cut off from all others, though its process lives.
+#[test]
+fn ranks_go_on_without_one_whose_device_died() {
+    use fulmen_soft::Profile;
+    use fulmen_verbs::{Device, FaultPlan, Faulty, Kill, KillMode};
+
+    for profile in Profile::ALL {
+        println!("over {profile}");
+        let plan =
+            FaultPlan { kill: Some(Kill { at_request: 300, mode: KillMode::FailsEverything }), ..FaultPlan::quiet(1) };
+        let device = |rank| {
+            let device = world::device(profile);
+            if rank == 1 { Faulty::new(device, plan.clone()) as std::sync::Arc<dyn Device> } else { device }
+        };
+        let ends = world::start_devices(3, device, |rank, fabric| {
+            let fabric = fabric.unwrap();
+            let error = loop {
+                if let Err(error) = try_exchange(&fabric, None) {
+                    break error;
+                }
+            };
+            assert!(matches!(error, FabricError::PeerLost { .. }), "{error}");
+            let next = fabric.regroup(Regroup::Survivors, LONG);
+            match next {
+                Ok(next) => {
+                    assert_eq!(next.members(), [0, 2]);
+                    exchange(&next, None);
+                    true
+                }
+                Err(RecoveryError::Regroup(RegroupError::Partitioned { with, without })) => {
+                    assert_eq!((rank, with, without), (1, vec![1], vec![0, 2]));
+                    false
+                }
+                Err(other) => panic!("rank {rank}: {other}"),
+            }
+        });
+        assert_eq!(ends, [true, false, true]);
+    }
+}
+
+#[test]
+fn shares_and_keys_end_with_their_generation() {
+    use fulmen_fabric::engine::Rights;
+
+    for carrier in CARRIERS {
+        let world = World::new(carrier, world::SILENCE);
+        let mut last = world.spawn("");
+        let ranks = world.join_all();
+        last.hear("ready");
+        let [zero, one] = [0, 1].map(|rank: usize| &ranks[rank]);
+        let memory = zero.alloc(64).unwrap().into_exposed();
+        memory.fill(0..64, 0);
+        let share = zero.share(&memory, Rights::all()).unwrap();
+        let key = share.key();
+        let remote = one.remote(0, &key).unwrap();
+        let old = remote.fetch_add(0, 5, LONG);
+        assert!(matches!(old, Ok(0)), "{old:?}; {:?}", zero.loss(1));
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| share.wait_counter(8, 1, LONG).unwrap_err());
+            last.signal(Signal::KILL);
+            let error = waits.join().unwrap();
+            assert!(is_loss_of_last(&error), "{error}");
+        });
+        let next = each(&ranks, |fabric| fabric.regroup(Regroup::Survivors, LONG).unwrap());
+        let errors = [
+            remote.fetch_add(0, 5, LONG).unwrap_err(),
+            remote.put_bytes(0, &[9; 64], LONG).unwrap_err(),
+            one.remote(0, &key).unwrap_err(),
+            one.flush(0, LONG).unwrap_err(),
+            zero.share(&memory, Rights::all()).unwrap_err(),
+            share.wait_counter(8, 1, LONG).unwrap_err(),
+        ];
+        for error in errors {
+            assert!(is_loss_of_last(&error), "{error}");
+        }
+        // The memory can be shared anew, and the old key is good for nothing.
+        let again = next[0].share(&memory, Rights::all()).unwrap();
+        let error = next[1].remote(0, &key).and_then(|remote| remote.fetch_add(0, 5, LONG)).unwrap_err();
+        assert!(matches!(error, FabricError::NoSuchKey { .. }), "{error}");
+        drop(share);
+        assert_eq!(memory.atomic_u64(0).load(Ordering::SeqCst), 5);
+        assert_eq!(next[1].remote(0, &again.key()).unwrap().fetch_add(0, 5, LONG).unwrap(), 5);
+    }
+}

@@ -40,7 +40,7 @@ fn expected(op: Op, rank: usize, ranks: usize, words: usize, i: usize) -> Option
         Op::AllGather => Some(given(i / share, i % share)),
         Op::ReduceScatter => (i < share).then(|| sum(rank * share + i)),
         Op::Broadcast => Some(given(0, i)),
-        Op::Barrier => None,
+        _ => None,
     }
 }
 
@@ -160,7 +160,7 @@ fn record(rank: &Rank, op: Op, memory: Memory, bytes: usize, samples: &[f64], wr
     let factor = match op {
         Op::AllReduce => 2.0 * (ranks - 1.0) / ranks,
         Op::AllGather | Op::ReduceScatter => (ranks - 1.0) / ranks,
-        Op::P2p | Op::Broadcast | Op::Barrier => 1.0,
+        _ => 1.0,
     };
     let median = samples[samples.len() / 2];
     let bandwidth = bytes as f64 / median / 1e9;

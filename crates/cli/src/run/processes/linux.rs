@@ -1,10 +1,18 @@
 //! Linux: orphans can be adopted, and a process can be made to die with its parent.
 
+use std::collections::HashMap;
+use std::ffi::OsString;
 use std::fs;
 use std::io;
+use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-use rustix::process::{Pid, Signal, getpid, set_child_subreaper, set_parent_process_death_signal};
+use fulmen::parts::fabric::recorder::LISTENER;
+use rustix::process::{
+    Pid, PidfdFlags, Signal, getpid, pidfd_open, set_child_subreaper, set_parent_process_death_signal,
+};
+
+use super::Recorder;
 
 /// Makes this process the parent of all its descendants that lose their own. `true`: they will be seen in [`children`].
 pub fn adopt_orphans() -> io::Result<bool> {
@@ -20,14 +28,59 @@ pub fn die_with_parent() -> io::Result<()> {
 /// The children of this process, also those that have ended and were not waited for.
 pub fn children() -> io::Result<Vec<Pid>> {
     let own = getpid();
+    Ok(parents()?.into_iter().filter(|(_, parent)| *parent == own).map(|(pid, _)| pid).collect())
+}
+
+/// All processes with their parents.
+fn parents() -> io::Result<Vec<(Pid, Pid)>> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc")? {
         let name = entry?.file_name();
         let Some(pid) = name.to_str().and_then(|name| name.parse().ok()).and_then(Pid::from_raw) else { continue };
         // A process that ended while this loop ran is no child that matters: what it left is seen next time.
         let Ok(stat) = fs::read(format!("/proc/{}/stat", pid.as_raw_nonzero())) else { continue };
-        if parent(&stat) == Some(own) {
-            found.push(pid);
+        found.extend(parent(&stat).map(|parent| (pid, parent)));
+    }
+    Ok(found)
+}
+
+/// The descendants of a launcher that write their records when they get SIGUSR1. A process that does not listen would be
+/// ended by the signal, so it goes only to those that have the thread for it.
+pub fn recorders(launcher: Pid) -> io::Result<Vec<Recorder>> {
+    let parents: HashMap<Pid, Pid> = parents()?.into_iter().collect();
+    let descends = |pid: Pid| {
+        let mut at = pid;
+        // No line of parents is longer than there are processes.
+        (0..parents.len()).any(|_| match parents.get(&at) {
+            Some(parent) if *parent == launcher => true,
+            Some(parent) => {
+                at = *parent;
+                false
+            }
+            None => false,
+        })
+    };
+    let mut found = Vec::new();
+    for pid in parents.keys().copied().filter(|pid| descends(*pid)) {
+        // The descriptor comes first: what is read afterwards is about the process that it names.
+        let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { continue };
+        let place = PathBuf::from(format!("/proc/{}", pid.as_raw_nonzero()));
+        let threads = fs::read_dir(place.join("task")).into_iter().flatten().flatten();
+        if !threads
+            .filter_map(|thread| fs::read(thread.path().join("comm")).ok())
+            .any(|name| name.trim_ascii_end() == LISTENER.as_bytes())
+        {
+            continue;
+        }
+        let environ = fs::read(place.join("environ")).unwrap_or_default();
+        let variable = |name: &str| {
+            let mut variables = environ.split(|byte| *byte == 0);
+            variables.find_map(|variable| variable.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
+        };
+        let rank = variable("FULMEN_RANK").and_then(|rank| str::from_utf8(rank).ok()?.parse().ok());
+        let directory = variable("FULMEN_TRACE_DIR").map(|path| OsString::from_vec(path.to_vec()).into());
+        if let (Some(rank), Some(directory)) = (rank, directory) {
+            found.push(Recorder { rank, directory, process });
         }
     }
     Ok(found)

@@ -6,6 +6,8 @@
 mod quorum;
 mod regroup;
 #[cfg(test)]
+mod sequences;
+#[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -7,7 +7,7 @@ use fulmen_memory::{ChunkRule, Region};
 use fulmen_reach::Doorbell;
 use fulmen_verbs::{
     Access, AckTimeout, CompletionQueue, Device, DeviceInfo, Gid, Path, Piece, ProtectionDomain, QueuePair,
-    QueuePairInit, QueuePairLimits, RnrTimer, Transition, VerbsError,
+    QueuePairInit, QueuePairKind, QueuePairLimits, RnrTimer, Transition, VerbsError,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -20,6 +20,7 @@ use super::moves::Moves;
 use super::plan::{Offer, Plan};
 use super::port::{self, Port};
 use super::rail::{Pairs, Parts, Rail};
+use super::rdma::{self, Rdma, RdmaPairs, Registrar};
 use crate::StartError;
 use crate::bootstrap::Session;
 use crate::engine::Config;
@@ -44,6 +45,8 @@ pub(crate) struct Rails {
     pub(crate) rule: ChunkRule,
     /// The pool.
     pub(crate) registered: Arc<Registered>,
+    /// For memory that is shared later.
+    pub(crate) registrar: Registrar,
 }
 
 /// One queue pair of a link, as its rank tells the peer.
@@ -54,11 +57,13 @@ struct End {
     psn: u32,
 }
 
-/// The two queue pairs that a rank made for a peer.
+/// The queue pairs that a rank made for a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Ends {
     frames: End,
     moves: End,
+    /// For one-sided operations: the one on which it asks, and the one on which it is asked.
+    rdma: Option<(End, End)>,
 }
 
 /// What is there before anything of the others is known.
@@ -71,8 +76,24 @@ struct Prepared {
 /// What is there before the queue pairs are connected.
 struct Made {
     hub: Arc<Hub>,
-    links: Vec<Option<(Plan, Rail, Pairs)>>,
+    links: Vec<Option<(Plan, Rail, Both)>>,
 }
+
+/// The queue pairs of a link, to be connected.
+struct Both {
+    pairs: Pairs,
+    rdma: Option<[Arc<dyn QueuePair>; 2]>,
+}
+
+/// What peers may do through a queue pair, and how many READs and atomics at a time.
+#[derive(Clone, Copy)]
+struct Service {
+    access: Access,
+    reads: u8,
+}
+
+/// SEND and RECV.
+const MESSAGES: Service = Service { access: Access::LOCAL_WRITE, reads: 0 };
 
 /// Connects all ranks over their devices; the pool's memory is registered. Collective, two rounds. All that is left then is
 /// that everybody hears whether all succeeded; frames may be sent after that.
@@ -90,22 +111,33 @@ pub(crate) fn connect(
     let Made { hub, links } = made;
     let mut rails = Vec::with_capacity(links.len());
     for ((peer, link), offer) in (0_u32..).zip(links).zip(&offers) {
-        let Some((plan, mut rail, pairs)) = link else {
+        let Some((plan, mut rail, both)) = link else {
             rails.push(None);
             continue;
         };
         let own = ends_for(&ends, rank, peer)?;
         let theirs = ends_for(&ends, peer, rank)?;
-        let bring_up =
-            |pair: &Arc<dyn QueuePair>, own, theirs| bring_up(&prepared.port, &plan, peer, offer, &**pair, own, theirs);
-        bring_up(&pairs.frames, own.frames, theirs.frames)?;
-        pairs.moves.iter().try_for_each(|pair| bring_up(pair, own.moves, theirs.moves))?;
+        let bring_up = |pair: &Arc<dyn QueuePair>, own, theirs, service| {
+            bring_up(&prepared.port, &plan, peer, offer, &**pair, (own, theirs), service)
+        };
+        bring_up(&both.pairs.frames, own.frames, theirs.frames, MESSAGES)?;
+        both.pairs.moves.iter().try_for_each(|pair| bring_up(pair, own.moves, theirs.moves, MESSAGES))?;
+        match (&both.rdma, own.rdma, theirs.rdma) {
+            (Some([out, into]), Some(own), Some(theirs)) => {
+                let reads = offer.reads.min(offers[rank as usize].reads);
+                let remote = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+                bring_up(out, own.0, theirs.1, Service { reads, ..MESSAGES })?;
+                bring_up(into, own.1, theirs.0, Service { access: Access::LOCAL_WRITE | remote, reads })?;
+            }
+            _ => rail.leave_rdma(),
+        }
         let info = prepared.port.device.info();
         rail.open().map_err(|refused| call(info, "post the first receives")(refused.cause))?;
         rails.push(Some((plan.config(&options.flow), rail)));
     }
     let rule = prepared.port.device.info().limits.registration;
-    Ok(Rails { hub, rails, rule, registered: prepared.registered })
+    let registrar = Registrar::new(prepared.domain, prepared.port.device.info());
+    Ok(Rails { hub, rails, rule, registered: prepared.registered, registrar })
 }
 
 fn ends_for(all: &[Vec<Option<Ends>>], from: u32, to: u32) -> Result<Ends, StartError> {
@@ -180,16 +212,26 @@ fn make(
         let plan = if peer == rank { None } else { Some(Plan::new(options, own, offer, peer)?) };
         plans.push(plan);
     }
-    let entries = |plan: &Plan| plan.receives(flow) + plan.sends() + 2 * plan.chunks as usize;
-    let all: usize = plans.iter().flatten().map(entries).sum();
+    let messages = |plan: &Plan| plan.receives(flow) + plan.sends() + 2 * plan.chunks as usize;
+    let all: usize = plans.iter().flatten().map(messages).sum();
     let most = u64::from(info.limits.completion_entries);
     room(info, "entries in a completion queue", most, all as u64, session.size())?;
+    let one_sided = rdma::REQUESTS * rdma::DEPTH;
+    let peers = plans.iter().flatten().count();
+    // Where there is no room for them, all goes over the links' other queue pairs.
+    let asks = !rdma::verbs(&info.capabilities).is_empty()
+        && u64::from(info.limits.queue_pairs) >= 4 * peers as u64
+        && info.limits.queue_depth as usize >= one_sided
+        && most >= (all + peers * one_sided) as u64;
+    let extra = if asks { one_sided } else { 0 };
+    let entries = |plan: &Plan| messages(plan) + extra;
+    let all = all + peers * extra;
 
     let channel = device.create_channel().map_err(call(info, "make a completion channel"))?;
     let queue = device.create_cq(all as u32, Some(&channel)).map_err(call(info, "make a completion queue"))?;
     let longest = plans.iter().flatten().map(entries).max().unwrap_or(0);
     let hub = Arc::new(Hub::new(queue.clone(), channel, bell, session.size(), longest));
-    let mut places = Places::new(&**domain, info, &plans, flow)?;
+    let mut places = Places::new(&**domain, info, &plans, flow, if asks { rdma::DEPTH } else { 0 })?;
 
     let name: Arc<str> = info.name.as_str().into();
     let (mut links, mut ends) = (Vec::with_capacity(plans.len()), Vec::with_capacity(plans.len()));
@@ -199,23 +241,33 @@ fn make(
             ends.push(None);
             continue;
         };
-        let (pairs, made) = make_pairs(&**domain, info, &queue, &plan, flow)?;
+        let asks = asks && offers[peer as usize].verbs != 0;
+        let (both, made) = make_pairs(&**domain, info, &queue, &plan, flow, asks)?;
+        let rdma = match &both.rdma {
+            Some([out, into]) => {
+                let pairs = RdmaPairs { out: out.clone(), into: into.clone() };
+                let cells = places.cut(rdma::CELL, rdma::DEPTH)?;
+                Some(Rdma::new(peer, info, pairs, cells, (registered.clone(), places.registered.clone())))
+            }
+            None => None,
+        };
         let recvs = places.cut(plan.frame as usize, plan.receives(flow))?;
         let sends = places.cut(plan.frame as usize, plan.sends())?;
-        let guard = Guard::new(&plan, session.generation(), options.patience);
+        let guard = Guard::new(&plan, session.generation(), options.silence);
         let rail = Rail::new(Parts {
             peer,
             device: name.clone(),
             hub: hub.clone(),
-            pairs: pairs.clone(),
+            pairs: both.pairs.clone(),
             frames: Frames::new(peer, recvs, sends, guard, places.registered.clone()),
             moves: Moves::new(registered.clone(), peer, &plan),
+            rdma,
             registered: registered.clone(),
             rendezvous: flow.rendezvous.max(1),
-            patience: options.patience,
+            patience: options.silence,
             entries: entries(&plan),
         });
-        links.push(Some((plan, rail, pairs)));
+        links.push(Some((plan, rail, both)));
         ends.push(Some(made));
     }
     Ok((Made { hub, links }, ends))
@@ -227,7 +279,8 @@ fn make_pairs(
     queue: &Arc<dyn CompletionQueue>,
     plan: &Plan,
     flow: &Flow,
-) -> Result<(Pairs, Ends), DeviceError> {
+    asks: bool,
+) -> Result<(Both, Ends), DeviceError> {
     let make = |send_depth: u64, recv_depth: u64| {
         let limits = QueuePairLimits {
             send_depth: send_depth as u32,
@@ -254,7 +307,15 @@ fn make_pairs(
     let chunks = info.limits.depth_of(plan.chunk) * u64::from(plan.chunks);
     let (frames, frames_end) = make(plan.sends() as u64 * frame, plan.receives(flow) as u64 * frame)?;
     let (moves, moves_end) = make(chunks, chunks)?;
-    Ok((Pairs { frames, moves: Some(moves) }, Ends { frames: frames_end, moves: moves_end }))
+    let mut rdma = None;
+    if asks && plan.kind == QueuePairKind::Rc {
+        let (out, out_end) = make((rdma::REQUESTS * rdma::DEPTH) as u64, 1)?;
+        let (into, into_end) = make(1, 1)?;
+        rdma = Some(([out, into], (out_end, into_end)));
+    }
+    let (pairs, ends) = rdma.unzip();
+    let both = Both { pairs: Pairs { frames, moves: Some(moves) }, rdma: pairs };
+    Ok((both, Ends { frames: frames_end, moves: moves_end, rdma: ends }))
 }
 
 /// Takes a queue pair from RESET to RTS.
@@ -264,20 +325,25 @@ fn bring_up(
     peer: u32,
     offer: &Offer,
     pair: &dyn QueuePair,
-    own: End,
-    theirs: End,
+    (own, theirs): (End, End),
+    service: Service,
 ) -> Result<(), DeviceError> {
     let path =
         Path { remote_gid: Gid(offer.gid), local_gid_index: port.gid.index, remote_qp: theirs.number, mtu: plan.mtu };
     let steps = [
-        Transition::Init { port: port.number, access: Access::LOCAL_WRITE },
-        Transition::ReadyToReceive { path, recv_psn: theirs.psn, reads_served: 0, min_rnr_timer: RNR_TIMER },
+        Transition::Init { port: port.number, access: service.access },
+        Transition::ReadyToReceive {
+            path,
+            recv_psn: theirs.psn,
+            reads_served: service.reads,
+            min_rnr_timer: RNR_TIMER,
+        },
         Transition::ReadyToSend {
             send_psn: own.psn,
             timeout: TIMEOUT,
             retries: RETRIES,
             rnr_retries: RNR_RETRIES,
-            reads_in_flight: 0,
+            reads_in_flight: service.reads,
         },
     ];
     for step in steps {
@@ -311,10 +377,11 @@ impl Places {
         info: &DeviceInfo,
         plans: &[Option<Plan>],
         flow: &Flow,
+        cells: usize,
     ) -> Result<Places, DeviceError> {
         let rule: ChunkRule = info.limits.registration;
         let each = |plan: &Plan| (plan.frame as usize).next_multiple_of(Self::GRAIN);
-        let of = |plan: &Plan| (plan.receives(flow) + plan.sends()) * each(plan);
+        let of = |plan: &Plan| (plan.receives(flow) + plan.sends()) * each(plan) + cells * Self::GRAIN;
         let len: usize = plans.iter().flatten().map(of).sum();
         let longest = plans.iter().flatten().map(each).max().unwrap_or(0);
         // The end of each piece may be too short for one more place.

@@ -40,6 +40,7 @@ pub(super) enum Work {
     FrameOut = 2,
     ChunkIn = 3,
     ChunkOut = 4,
+    Rdma = 5,
 }
 
 impl Work {
@@ -55,6 +56,7 @@ impl Work {
             2 => Work::FrameOut,
             3 => Work::ChunkIn,
             4 => Work::ChunkOut,
+            5 => Work::Rdma,
             _ => return None,
         };
         Some((work, number as u32))
@@ -66,6 +68,7 @@ impl Work {
             Work::FrameOut => "the SEND of a frame",
             Work::ChunkIn => "the RECV of a message's bytes",
             Work::ChunkOut => "the SEND of a message's bytes",
+            Work::Rdma => "a one-sided operation",
         }
     }
 }

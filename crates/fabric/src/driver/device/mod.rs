@@ -1,14 +1,15 @@
 //! Links over RDMA devices.
 //!
 //! Each link has two queue pairs on one device: one for frames, one for the bytes of large messages. Both are RC where both
-//! devices have it, else UC, whether it holds a SEND until its RECV is posted or loses it; nothing else than SEND and RECV is
-//! used, so that the narrowest device will do. All links of a rank complete into one queue: the [`Hub`].
+//! devices have it, else UC, whether it holds a SEND until its RECV is posted or loses it; messages use nothing
+//! else than SEND and RECV, so that the narrowest device will do. All links of a rank complete into one queue: the [`Hub`].
 //!
 //! - *Frames* ([`frames`]) are copied into registered memory and out of it. A RECV is posted for every frame that the peer
 //!   has credits for, so that no SEND ever waits for one. Over UC each frame is sealed, and comes again until it is
 //!   [acknowledged](crate::engine::Reliable): the progress thread then is always there, since the peer relies on answers.
 //! - *Moves* ([`moves`]): the device carries large messages between registered memory of both ranks, with no copy here. Plain
 //!   memory goes in frames.
+//! - *One-sided operations* ([`rdma`]) where devices have them: on queue pairs of their own.
 //! - A completion that failed ends its link, with the first cause. A device that says nothing about a dead peer leaves that
 //!   to the coordinator ([`liveness`](crate::liveness)).
 
@@ -21,8 +22,10 @@ mod moves;
 mod plan;
 mod port;
 mod rail;
+mod rdma;
 
 pub(crate) use connect::{Rails, connect};
 pub use error::DeviceError;
 pub(crate) use memory::Registered;
 pub(crate) use rail::Rail;
+pub(crate) use rdma::{DeviceKey, Rdma, RdmaId, Registrar, Request, Verb};

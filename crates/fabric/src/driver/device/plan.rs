@@ -35,6 +35,10 @@ pub(super) struct Offer {
     pub frame: Option<u32>,
     pub message_bytes: u64,
     pub queue_depth: u32,
+    /// What its device does for one-sided operations, as bits of `Rights`.
+    pub verbs: u8,
+    /// READs and atomics in flight.
+    pub reads: u8,
 }
 
 /// What the two ends of a link agree on. Both find the same.
@@ -68,6 +72,8 @@ impl Offer {
             frame: limits.frame,
             message_bytes: limits.message_bytes,
             queue_depth: limits.queue_depth,
+            verbs: super::rdma::verbs(can).bits(),
+            reads: limits.reads_in_flight.min(16),
         }
     }
 
@@ -180,6 +186,8 @@ mod tests {
             frame,
             message_bytes: 4095 * 4096,
             queue_depth: 4095,
+            verbs: 0,
+            reads: 16,
         }
     }
 

@@ -12,6 +12,7 @@ use super::frames::{FrameError, Frames};
 use super::hub::{Hub, Work};
 use super::memory::Registered;
 use super::moves::Moves;
+use super::rdma::Rdma;
 use crate::driver::{Broken, Wire};
 use crate::engine::{Lent, Link, PREFIX, Place, Reliable, Source, Target};
 
@@ -41,6 +42,8 @@ pub(crate) struct Rail {
     pairs: Option<Pairs>,
     frames: Frames,
     moves: Moves,
+    /// Where both devices do one-sided operations.
+    rdma: Option<Rdma>,
     completions: VecDeque<Completion>,
     /// The memory that the device can reach.
     registered: Arc<Registered>,
@@ -73,6 +76,7 @@ pub(super) struct Parts {
     pub pairs: Pairs,
     pub frames: Frames,
     pub moves: Moves,
+    pub rdma: Option<Rdma>,
     pub registered: Arc<Registered>,
     pub rendezvous: u64,
     pub patience: Duration,
@@ -82,7 +86,7 @@ pub(super) struct Parts {
 
 impl Rail {
     pub(super) fn new(parts: Parts) -> Rail {
-        let Parts { peer, device, hub, pairs, frames, moves, registered, rendezvous, patience, entries } = parts;
+        let Parts { peer, device, hub, pairs, frames, moves, rdma, registered, rendezvous, patience, entries } = parts;
         let completions = VecDeque::with_capacity(entries);
         Rail {
             peer,
@@ -91,6 +95,7 @@ impl Rail {
             pairs: Some(pairs),
             frames,
             moves,
+            rdma,
             completions,
             registered,
             rendezvous,
@@ -104,6 +109,11 @@ impl Rail {
     /// Posts the receives for the first frames.
     pub(super) fn open(&mut self) -> Result<(), PostError> {
         self.pairs.as_ref().map_or(Ok(()), |pairs| self.frames.post(&*pairs.frames))
+    }
+
+    /// The peer has no queue pairs for one-sided operations.
+    pub(super) fn leave_rdma(&mut self) {
+        self.rdma = None;
     }
 
     /// The time of frames. Devices that keep them need none.
@@ -139,6 +149,9 @@ impl Rail {
                 Err(cause) => return Err(broken("cannot move a message", &cause)),
             }
         }
+        if let Some(rdma) = &mut self.rdma {
+            worked |= rdma.advance().map_err(|cause| broken("cannot do one-sided operations", &cause))?;
+        }
         self.fall_back(link);
         let Some(pairs) = &self.pairs else { return Ok(worked) };
         worked |= self
@@ -157,7 +170,7 @@ impl Rail {
             result = if completion.status.is_success() {
                 self.take(completion, now, link, lent)
             } else {
-                self.take_failed(completion, &completions)
+                self.take_failed(completion, &completions, link)
             };
             if result.is_err() {
                 break;
@@ -194,6 +207,10 @@ impl Rail {
                     Err(failed(&unknown))
                 }
             }
+            Work::Rdma => match &mut self.rdma {
+                Some(rdma) => rdma.completed(index).map_err(|cause| failed(&cause)),
+                None => Err(failed(&unknown)),
+            },
             Work::ChunkIn | Work::ChunkOut => {
                 if !self.has_moves() {
                     // Of a queue pair that is gone.
@@ -215,7 +232,19 @@ impl Rail {
     }
 
     /// Where frames come again, the queue pair for moves can be done without.
-    fn take_failed(&mut self, completion: &Completion, all: &VecDeque<Completion>) -> Result<(), Broken> {
+    fn take_failed(
+        &mut self,
+        completion: &Completion,
+        all: &VecDeque<Completion>,
+        link: &mut Link,
+    ) -> Result<(), Broken> {
+        if let Some(rdma) = &mut self.rdma
+            && matches!(Work::of(completion.wr_id), Some((Work::Rdma, _)))
+            && rdma.is_refusal(completion.status)
+        {
+            rdma.fall_back(link);
+            return Ok(());
+        }
         let of_moves = matches!(Work::of(completion.wr_id), Some((Work::ChunkIn | Work::ChunkOut, _)));
         let cause = self.failure(first_cause(completion, all));
         if !of_moves || self.frames.reliable().is_none() {
@@ -365,6 +394,13 @@ impl Wire for Rail {
         // In this order: what the device no longer knows is let go.
         self.pairs = None;
         self.moves.clear();
+        if let Some(rdma) = &mut self.rdma {
+            rdma.sever();
+        }
+    }
+
+    fn rdma(&mut self) -> Option<&mut Rdma> {
+        self.rdma.as_mut()
     }
 }
 

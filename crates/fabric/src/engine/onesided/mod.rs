@@ -8,7 +8,7 @@
 //! that are short are packed into frames as they wait, and so are answers. Each request has one answer, but for gets, which
 //! end with their bytes.
 //!
-//! - *Put*: its bytes come with the request, or the first of them with it and the others in [`PutFragment`] frames behind
+//! - *Put*: its bytes come with the request, or the first of them with it and the others in `PutFragment` frames behind
 //!   it. Of an [`Offered`](super::Source::Offered) source the request says where it is, and it is moved like an offered
 //!   message whose receive is the exported memory. A counter is added to when all bytes have landed.
 //! - *Get*: the owner sends the bytes in fragments that name the operation, or, into memory that a device or the reader
@@ -26,8 +26,6 @@
 //! A link has at most [`Config::requests`](super::Config::requests) requests under way in a direction. Bytes that answer a
 //! get are never too many: their reader asked for them. So no credit is ever withheld for one-sided operations, and they
 //! go on while messages are held. They leave half of the [`RESERVE`](super::RESERVE) to answers.
-//!
-//! [`PutFragment`]: super::frame::Kind::PutFragment
 
 mod asking;
 mod serving;
@@ -220,7 +218,7 @@ impl Link {
     }
 
     /// Starts to get bytes out of the peer's memory: as many as the target has. A target that is `direct` is filled by the
-    /// device if the peer's memory is also, which pays for many bytes.
+    /// device if the peer's memory is also, and the bytes are more than two frames.
     pub fn get(&mut self, from: At, into: Target) -> OpId {
         let purpose = RecvFor::Get(Get { from });
         self.ask(Op::Recv(Recv { purpose, target: into, phase: RecvPhase::Asking, stash: Vec::new(), drained: 0 }))

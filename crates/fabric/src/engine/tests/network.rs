@@ -42,6 +42,8 @@ pub(super) struct End {
     flying: VecDeque<(OpId, u64)>,
     /// Receives posted to the device: memory, operation, bytes granted, bytes come.
     posted: VecDeque<(Exposed, OpId, usize, usize)>,
+    /// The channel is gone at this end.
+    gave_up: bool,
     sends: Vec<Sending>,
     recvs: Vec<Receiving>,
     pub(super) remote: Remote,
@@ -70,6 +72,7 @@ impl World {
                 channel: VecDeque::new(),
                 flying: VecDeque::new(),
                 posted: VecDeque::new(),
+                gave_up: false,
                 sends: Vec::new(),
                 recvs: Vec::new(),
                 remote,
@@ -167,6 +170,19 @@ impl World {
         (!recvs.is_empty()).then(|| recvs[self.dice.below(recvs.len())])
     }
 
+    /// Whether an operation may wait for the thread that lends its memory.
+    fn lends(&self) -> bool {
+        self.ends.iter().any(|end| {
+            let sends = end.sends.iter().any(|send| send.lent && send.op.is_some());
+            // Those that have met no message would wait for ever.
+            let met = |recv: &Receiving| {
+                recv.memory.is_none()
+                    && recv.op.is_some_and(|op| !end.link.posted.iter().any(|(_, posted)| *posted == op))
+            };
+            sends || end.recvs.iter().any(met) || end.remote.lends()
+        })
+    }
+
     /// Sends one frame, if one is to go.
     pub(super) fn transmit(&mut self, side: usize) -> bool {
         let frame = self.with_lent(side, |link, lent| {
@@ -204,8 +220,19 @@ impl World {
         true
     }
 
+    /// The device's channel breaks: whatever was on its way is lost.
+    fn give_up_moves(&mut self, side: usize) {
+        let end = &mut self.ends[side];
+        (end.channel, end.flying, end.posted, end.gave_up) = (VecDeque::new(), VecDeque::new(), VecDeque::new(), true);
+        end.link.give_up_moves();
+    }
+
     /// Does one of the large moves.
     fn carry(&mut self, side: usize) -> bool {
+        if self.ends[side].link.is_forsaken() {
+            self.give_up_moves(side);
+            return true;
+        }
         let places = std::mem::take(&mut self.places);
         let copied = self.with_lent(side, |link, lent| {
             link.next_copy(lent).map(|copy| {
@@ -228,7 +255,9 @@ impl World {
                     self.ends[side].flying.push_back((op, range.end));
                     let mut bytes = vec![0; (range.end - range.start) as usize];
                     memory.read(range.start as usize, &mut bytes);
-                    self.ends[1 - side].channel.extend(bytes);
+                    if !self.ends[1 - side].gave_up {
+                        self.ends[1 - side].channel.extend(bytes);
+                    }
                 }
             }
             return true;
@@ -326,6 +355,9 @@ impl World {
         if self.one_sided > 0 && self.dice.below(self.one_sided) == 0 {
             return self.start_remote(side);
         }
+        if self.ends[side].link.config().rendezvous == Rendezvous::Matched && self.dice.below(2000) == 0 {
+            return self.give_up_moves(side);
+        }
         let tag = self.dice.below(3) as u64;
         match self.dice.below(20) {
             0 => self.start_send(side, tag),
@@ -344,8 +376,8 @@ impl World {
     /// Runs until nothing moves any more.
     pub(super) fn settle(&mut self) {
         let mut idle = 0;
-        // Whose memory is lent is left to chance.
-        while idle < 1000 {
+        // When a device is done is left to chance, and even more whose memory is lent.
+        while idle < 60 || (idle < 1000 && self.lends()) {
             let mut moved = false;
             for side in 0..2 {
                 moved |= self.transmit(side);

@@ -464,6 +464,8 @@ fn a_peer_that_leaves_or_is_lost_ends_operations_and_frees_what_it_worked_on() {
         let put = pair.one.put(pair.at(0), offered, Some(Counter { at: pair.at(4096), add: 1 }));
         let get = pair.one.get(pair.at(0), Target::Memory { memory: memory(3000), direct: true });
         pair.settle();
+        let queued = [Source::Bytes([1].into()), Source::Lent(1000)];
+        let queued = queued.map(|source| pair.other.put(At { key: 1, offset: 0 }, source, None));
         if leave {
             pair.one.close();
             carry(&mut pair.one, &mut pair.other);
@@ -477,7 +479,11 @@ fn a_peer_that_leaves_or_is_lost_ends_operations_and_frees_what_it_worked_on() {
         assert_eq!(memory.atomic_u64(4096).load(Ordering::Acquire), 0);
         let late = other.put(At { key, offset: 0 }, Source::Bytes([1].into()), None);
         let due = if leave { OpError::Left } else { OpError::Severed };
-        assert_eq!(outcome(&mut other, late), Some(Err(due)));
+        for op in [late, queued[0], queued[1]] {
+            assert_eq!(outcome(&mut other, op), Some(Err(due)));
+        }
+        assert_eq!(other.awaits_lender(), [None, None]);
+        while frame(&mut other, &Lent::Nothing).is_some() {}
         one.sever();
         for op in [put, get] {
             assert_eq!(outcome(&mut one, op), Some(Err(OpError::Severed)));

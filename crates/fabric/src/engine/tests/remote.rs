@@ -114,6 +114,10 @@ impl Remote {
         (remote, exports)
     }
 
+    pub(super) fn lends(&self) -> bool {
+        self.asked.iter().any(|asked| asked.lent && asked.op.is_some())
+    }
+
     /// One of the operations under way whose memory is a thread's own.
     pub(super) fn lent(&mut self, puts: bool, dice: &mut Dice) -> Lent<'_> {
         let fits = |asked: &&mut Asked| asked.lent && asked.op.is_some() && asked.is_get != puts;
@@ -466,7 +470,7 @@ fn grow(word: &mut [u8], add: u64) {
 }
 
 fn rounds() -> u32 {
-    cases(100_000, 150)
+    cases(20_000, 120)
 }
 
 proptest! {

@@ -42,6 +42,25 @@ fn messages_that_wait_go_before_new_ones() {
 }
 
 #[test]
+fn a_message_that_is_given_up_while_it_is_held_holds_no_other() {
+    let (mut one, mut other) = pair(Rendezvous::Mapped);
+    let long = one.send(5, Source::Memory(memory(5000)));
+    for _ in 0..4 {
+        carry(&mut one, &mut other);
+        carry(&mut other, &mut one);
+    }
+    assert!(!one.is_done(long), "more than is kept for a receive that never comes");
+    assert_eq!(one.cancel(long), Cancel::Released);
+    one.send(6, Source::Memory(memory(10)));
+    let op = other.recv(6, Target::Memory { memory: memory(10), direct: false });
+    for _ in 0..4 {
+        carry(&mut one, &mut other);
+        carry(&mut other, &mut one);
+    }
+    assert_eq!(outcome(&mut other, op), Some(Ok(10)));
+}
+
+#[test]
 fn a_sender_without_a_receiver_is_held_at_the_bound_and_goes_on_after_receives() {
     let (mut one, mut other) = pair(Rendezvous::Mapped);
     let sends: Vec<_> = (0..100).map(|_| one.send(5, Source::Memory(memory(200)))).collect();

@@ -94,6 +94,7 @@ fn info(likeness: Likeness, number: u8) -> DeviceInfo {
             write: rich,
             read: rich,
             atomics: rich,
+            atomics_with_cpu: rich,
             immediate: rich,
             holds_sends: !rich,
             acknowledges: rich,

@@ -1,0 +1,410 @@
+//! One-sided operations that devices do: WRITE, READ and atomics.
+//!
+//! Where both devices of a link have some of them over RC, the link gets a queue pair more for each direction, on which one
+//! end asks and the other end's device answers. A request that the owner's device refuses breaks a queue pair. So each end
+//! has one of its own to break: when that happens, what was refused, and all behind it, of which none has had an effect,
+//! goes over the link, whose other end says what is wrong; and so does everything later.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::task::Poll;
+
+use fulmen_memory::Exposed;
+use fulmen_verbs::{
+    Access, Capabilities, CompletionStatus, DeviceInfo, MemoryRegion, Piece, PostError, ProtectionDomain, QueuePair,
+    RemoteAddr, SendOp, SendRequest,
+};
+use serde::{Deserialize, Serialize};
+
+use super::hub::Work;
+use super::memory::Registered;
+use crate::engine::{At, Atomic, Counter, Lent, Link, OpError, OpId, Rights, Source, Target};
+
+/// Operations of a link that are posted at a time.
+pub(super) const DEPTH: usize = 64;
+/// Requests of each: a put that counts has two.
+pub(super) const REQUESTS: usize = 2;
+/// Bytes of the place to which an atomic brings what it found.
+pub(super) const CELL: usize = 8;
+
+/// What a device can be asked for. Atomics only where they are also the processors', so that each word has one executor.
+pub(super) fn verbs(can: &Capabilities) -> Rights {
+    let mut verbs = Rights::empty();
+    verbs.set(Rights::WRITE, can.rc && can.write);
+    verbs.set(Rights::READ, can.rc && can.read);
+    verbs.set(Rights::ATOMIC, can.rc && can.atomics && can.atomics_with_cpu);
+    verbs
+}
+
+/// How a peer's device finds shared memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct DeviceKey {
+    addr: u64,
+    rkey: u32,
+    /// What the device does with it, as bits of [`Rights`].
+    verbs: u8,
+}
+
+impl DeviceKey {
+    pub(crate) fn verbs(&self) -> Rights {
+        Rights::from_bits_truncate(self.verbs)
+    }
+
+    /// The address of the byte at `offset`.
+    pub(crate) fn at(&self, offset: u64) -> RemoteAddr {
+        RemoteAddr { addr: self.addr.wrapping_add(offset), rkey: self.rkey }
+    }
+}
+
+/// Registers shared memory, with exactly the rights that it is shared with.
+pub(crate) struct Registrar {
+    domain: Arc<dyn ProtectionDomain>,
+    info: DeviceInfo,
+}
+
+impl Registrar {
+    pub(super) fn new(domain: Arc<dyn ProtectionDomain>, info: &DeviceInfo) -> Registrar {
+        Registrar { domain, info: info.clone() }
+    }
+
+    /// `None` for what the device cannot register or does not do: it goes over links.
+    pub(crate) fn register(&self, memory: &Exposed, rights: Rights) -> Option<(Arc<dyn MemoryRegion>, DeviceKey)> {
+        let verbs = verbs(&self.info.capabilities) & rights;
+        let (start, end) = (memory.offset(), memory.offset() + memory.len());
+        if verbs.is_empty() || start == end {
+            return None;
+        }
+        let mut access = Access::empty();
+        access.set(Access::REMOTE_READ, verbs.contains(Rights::READ));
+        access.set(Access::REMOTE_WRITE, verbs.contains(Rights::WRITE));
+        access.set(Access::REMOTE_ATOMIC, verbs.contains(Rights::ATOMIC));
+        access.set(Access::LOCAL_WRITE, verbs.intersects(Rights::WRITE | Rights::ATOMIC));
+        let registered = self.domain.register(memory.region(), start..end, access);
+        let registration =
+            registered.inspect_err(|cause| tracing::debug!(%cause, "shared memory goes over links")).ok()?;
+        let key = DeviceKey { addr: memory.addr() as u64, rkey: registration.rkey(), verbs: verbs.bits() };
+        Some((registration, key))
+    }
+}
+
+/// What is to be done.
+#[derive(Clone, Debug)]
+pub(crate) enum Verb {
+    /// Write registered memory, and then add to a word.
+    Put { data: Exposed, count: Option<(RemoteAddr, u64)> },
+    /// Read into registered memory.
+    Get { into: Exposed },
+    /// Change a word.
+    Atomic(Atomic),
+}
+
+/// An operation on a peer's memory.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    pub verb: Verb,
+    pub remote: RemoteAddr,
+    /// The same for the link.
+    pub at: At,
+    pub then: Option<Counter>,
+}
+
+impl Request {
+    /// What the devices need to have for it.
+    pub(crate) fn needs(&self) -> Rights {
+        match &self.verb {
+            Verb::Put { count: None, .. } => Rights::WRITE,
+            Verb::Put { count: Some(_), .. } => Rights::WRITE | Rights::ATOMIC,
+            Verb::Get { .. } => Rights::READ,
+            Verb::Atomic(_) => Rights::ATOMIC,
+        }
+    }
+
+    /// Starts it over the link.
+    pub(crate) fn start(self, link: &mut Link) -> OpId {
+        match self.verb {
+            Verb::Put { data, .. } => link.put(self.at, Source::Memory(data), self.then),
+            Verb::Get { into } => link.get(self.at, Target::Memory { memory: into, direct: false }),
+            Verb::Atomic(atomic) => link.atomic(self.at, atomic),
+        }
+    }
+}
+
+/// An operation that was given to the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RdmaId {
+    index: usize,
+    generation: u64,
+}
+
+#[derive(Debug)]
+enum State {
+    Free,
+    /// It waits, or was posted.
+    Open(Request),
+    /// It goes over the link.
+    Link(OpId),
+    Done(Result<u64, OpError>),
+}
+
+#[derive(Debug)]
+struct Slot {
+    generation: u64,
+    detached: bool,
+    state: State,
+}
+
+/// The queue pairs of a link for one-sided operations.
+pub(super) struct RdmaPairs {
+    /// On which this rank asks.
+    pub out: Arc<dyn QueuePair>,
+    /// On which it is asked.
+    pub into: Arc<dyn QueuePair>,
+}
+
+/// What this rank's device does for the operations of one link.
+pub(crate) struct Rdma {
+    peer: u32,
+    /// The queue pair on which this rank asks, while it is of use.
+    out: Option<Arc<dyn QueuePair>>,
+    /// The one on which it is asked.
+    into: Option<Arc<dyn QueuePair>>,
+    verbs: Rights,
+    /// Bytes of the longest request.
+    longest: u64,
+    cells: Vec<Piece>,
+    registered: Arc<Registered>,
+    /// The cells' registration lasts as long as this.
+    _cells: Arc<Registered>,
+    slots: Vec<Slot>,
+    free: Vec<usize>,
+    waiting: VecDeque<usize>,
+    /// In the order in which they were posted.
+    flying: VecDeque<usize>,
+    posted: u64,
+    batch: Vec<SendRequest>,
+    /// How many have ended, wrapping.
+    ended: u32,
+}
+
+/// A completion that means nothing.
+#[derive(Debug, thiserror::Error)]
+#[error("a completion out of order")]
+pub(super) struct OutOfOrder;
+
+impl Rdma {
+    pub(super) fn new(
+        peer: u32,
+        info: &DeviceInfo,
+        pairs: RdmaPairs,
+        cells: Vec<Piece>,
+        (registered, frames): (Arc<Registered>, Arc<Registered>),
+    ) -> Rdma {
+        Rdma {
+            peer,
+            out: Some(pairs.out),
+            into: Some(pairs.into),
+            verbs: verbs(&info.capabilities),
+            longest: info.limits.message_bytes,
+            cells,
+            registered,
+            _cells: frames,
+            slots: Vec::new(),
+            free: Vec::new(),
+            waiting: VecDeque::new(),
+            flying: VecDeque::with_capacity(DEPTH),
+            posted: 0,
+            batch: Vec::with_capacity(REQUESTS * DEPTH),
+            ended: 0,
+        }
+    }
+
+    /// Whether the device can do this.
+    pub(crate) fn takes(&self, request: &Request) -> bool {
+        let reaches = |memory: &Exposed| {
+            !memory.is_empty() && memory.len() as u64 <= self.longest && self.registered.key(memory).is_some()
+        };
+        let able = match &request.verb {
+            Verb::Put { data, .. } => reaches(data),
+            Verb::Get { into } => reaches(into),
+            Verb::Atomic(_) => request.remote.addr.is_multiple_of(8),
+        };
+        self.out.is_some() && able && self.verbs.contains(request.needs())
+    }
+
+    /// Starts an operation that it takes.
+    pub(crate) fn start(&mut self, request: Request) -> RdmaId {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot { generation: 0, detached: false, state: State::Free });
+            self.slots.len() - 1
+        });
+        let slot = &mut self.slots[index];
+        slot.generation += 1;
+        slot.detached = false;
+        slot.state = State::Open(request);
+        self.waiting.push_back(index);
+        RdmaId { index, generation: slot.generation }
+    }
+
+    /// The outcome of an operation, which is gone once it is told.
+    pub(crate) fn poll(&mut self, id: RdmaId, link: &mut Link) -> Poll<Result<u64, OpError>> {
+        let slot = &mut self.slots[id.index];
+        assert!(slot.generation == id.generation, "an operation is used after its end");
+        let outcome = match &slot.state {
+            State::Done(outcome) => *outcome,
+            State::Link(op) => match link.poll(*op, &mut Lent::Nothing) {
+                Poll::Ready(outcome) => outcome,
+                Poll::Pending => return Poll::Pending,
+            },
+            State::Open(_) | State::Free => return Poll::Pending,
+        };
+        self.release(id.index);
+        Poll::Ready(outcome)
+    }
+
+    /// Nobody asks for the outcome any more.
+    pub(crate) fn detach(&mut self, id: RdmaId, link: &mut Link) {
+        let slot = &mut self.slots[id.index];
+        match slot.state {
+            State::Open(_) => slot.detached = true,
+            State::Link(op) => {
+                link.detach(op);
+                self.release(id.index);
+            }
+            State::Done(_) | State::Free => self.release(id.index),
+        }
+    }
+
+    fn release(&mut self, index: usize) {
+        self.slots[index].state = State::Free;
+        self.free.push(index);
+    }
+
+    /// How many have ended, wrapping.
+    pub(crate) fn ended(&self) -> u32 {
+        self.ended
+    }
+
+    /// How many have not.
+    pub(crate) fn unfinished(&self) -> usize {
+        self.waiting.len() + self.flying.len()
+    }
+
+    /// Posts what waits: whether there was anything.
+    pub(super) fn advance(&mut self) -> Result<bool, PostError> {
+        let Some(out) = self.out.clone() else { return Ok(false) };
+        while self.flying.len() < DEPTH {
+            let Some(index) = self.waiting.pop_front() else { break };
+            let State::Open(request) = &self.slots[index].state else { unreachable!("what waits is open") };
+            let number = Work::Rdma.number(self.peer, self.posted as u32);
+            let cell = &self.cells[(self.posted % DEPTH as u64) as usize];
+            let piece = |memory: &Exposed| Piece {
+                memory: memory.clone(),
+                // It was registered when it was taken, and still is.
+                lkey: self.registered.key(memory).unwrap_or_default(),
+            };
+            let remote = request.remote;
+            let (op, piece) = match &request.verb {
+                Verb::Put { data, count } => {
+                    let write = SendRequest::new(number, SendOp::Write { remote, imm: None }, [piece(data)]);
+                    match *count {
+                        None => {
+                            self.batch.push(write);
+                            self.fly(index);
+                            continue;
+                        }
+                        Some((remote, add)) => {
+                            self.batch.push(SendRequest { signaled: false, ..write });
+                            (SendOp::FetchAdd { remote, add }, cell.clone())
+                        }
+                    }
+                }
+                Verb::Get { into } => (SendOp::Read { remote }, piece(into)),
+                Verb::Atomic(Atomic::FetchAdd(add)) => (SendOp::FetchAdd { remote, add: *add }, cell.clone()),
+                Verb::Atomic(Atomic::CompareSwap { expect, new }) => {
+                    (SendOp::CompareSwap { remote, compare: *expect, swap: *new }, cell.clone())
+                }
+            };
+            self.batch.push(SendRequest::new(number, op, [piece]));
+            self.fly(index);
+        }
+        if self.batch.is_empty() {
+            return Ok(false);
+        }
+        let posted = out.post_send(&self.batch);
+        self.batch.clear();
+        posted.map(|()| true)
+    }
+
+    fn fly(&mut self, index: usize) {
+        self.flying.push_back(index);
+        self.posted += 1;
+    }
+
+    /// A request has completed.
+    pub(super) fn completed(&mut self, number: u32) -> Result<(), OutOfOrder> {
+        if self.out.is_none() {
+            return Ok(());
+        }
+        let first = self.posted - self.flying.len() as u64;
+        let index = self.flying.pop_front().filter(|_| first as u32 == number).ok_or(OutOfOrder)?;
+        let State::Open(request) = &self.slots[index].state else { return Err(OutOfOrder) };
+        let outcome = match &request.verb {
+            Verb::Put { data, .. } => data.len() as u64,
+            Verb::Get { into } => into.len() as u64,
+            Verb::Atomic(_) => {
+                let mut word = [0; CELL];
+                self.cells[(first % DEPTH as u64) as usize].memory.read(0, &mut word);
+                u64::from_ne_bytes(word)
+            }
+        };
+        self.finish(index, Ok(outcome));
+        Ok(())
+    }
+
+    fn finish(&mut self, index: usize, outcome: Result<u64, OpError>) {
+        self.ended = self.ended.wrapping_add(1);
+        let slot = &mut self.slots[index];
+        slot.state = State::Done(outcome);
+        if slot.detached {
+            self.release(index);
+        }
+    }
+
+    /// Whether a request that ended so, or one behind such a one, has had no effect.
+    pub(super) fn is_refusal(&self, status: CompletionStatus) -> bool {
+        let refused = matches!(
+            status,
+            CompletionStatus::RemoteAccess | CompletionStatus::RemoteInvalidRequest | CompletionStatus::RemoteOperation
+        );
+        refused || self.out.is_none()
+    }
+
+    /// The peer's device has refused the oldest request: from now on all goes over the link.
+    pub(super) fn fall_back(&mut self, link: &mut Link) {
+        // The device lets go of all memory with it.
+        if self.out.take().is_none() {
+            return;
+        }
+        tracing::warn!(rank = self.peer, "a one-sided request was refused: what comes now goes over the link");
+        let open: Vec<_> = self.flying.drain(..).chain(self.waiting.drain(..)).collect();
+        for index in open {
+            let slot = &mut self.slots[index];
+            let State::Open(request) = std::mem::replace(&mut slot.state, State::Free) else { continue };
+            let op = request.start(link);
+            slot.state = State::Link(op);
+            if slot.detached {
+                link.detach(op);
+                self.release(index);
+            }
+        }
+    }
+
+    /// The link is over.
+    pub(super) fn sever(&mut self) {
+        (self.out, self.into) = (None, None);
+        let open: Vec<_> = self.flying.drain(..).chain(self.waiting.drain(..)).collect();
+        for index in open {
+            self.finish(index, Err(OpError::Severed));
+        }
+    }
+}

@@ -1,0 +1,563 @@
+//! The flight recorder: what this rank did last.
+//!
+//! Every operation is noted when it begins and when it ends, in a ring in this process's memory ([`ring`]) that keeps the
+//! last 4,096, at a cost of two looks at the processor's counter and one atomic addition. What happens rarely (a group
+//! formed, a rank lost, a failure) goes into a list of its own, so that no burst of operations pushes it out.
+//!
+//! What a rank does by its own instructions on memory that it maps is not recorded: it waits for nobody, and is done sooner
+//! than it could be noted.
+//!
+//! The record is written to a file, for `fulmen trace`, when an operation fails for good, on SIGUSR1, and by
+//! [`Recorder::write`]; the first two only into the directory that `FULMEN_TRACE_DIR` names ([`dump`]). Without the variable
+//! nothing is written and no signal is listened to. `FULMEN_RECORD=0` turns the recorder off.
+
+mod dump;
+pub mod file;
+mod ring;
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use fulmen_reach::Ticks;
+
+use crate::{FabricError, Loss};
+pub use dump::LISTENER;
+use file::{Failure, Header, Line, Note, Operation, Phase, Reason};
+use ring::{Begun, Entry, FIELDS, Ring};
+
+/// Operations that are kept.
+const KEPT: usize = 4096;
+
+/// Rare events that are kept.
+const NOTES: usize = 256;
+
+/// The longest text of a note, in bytes.
+const TEXT: usize = 1024;
+
+/// A wait between two ranks that was given up after less than this was a look, and no failure.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// No rank.
+const NOBODY: u32 = u32::MAX;
+
+/// What is recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "the names of the operations")]
+pub enum Action {
+    Barrier,
+    AllReduce,
+    AllGather,
+    ReduceScatter,
+    Broadcast,
+    Send,
+    Recv,
+    Put,
+    Get,
+    FetchAdd,
+    CompareSwap,
+    PutCounted,
+    Batch,
+    Flush,
+    WaitCounter,
+}
+
+impl Action {
+    const ALL: [Action; 15] = [
+        Action::Barrier,
+        Action::AllReduce,
+        Action::AllGather,
+        Action::ReduceScatter,
+        Action::Broadcast,
+        Action::Send,
+        Action::Recv,
+        Action::Put,
+        Action::Get,
+        Action::FetchAdd,
+        Action::CompareSwap,
+        Action::PutCounted,
+        Action::Batch,
+        Action::Flush,
+        Action::WaitCounter,
+    ];
+
+    /// Its name, as errors have it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Action::Barrier => "barrier",
+            Action::AllReduce => "all_reduce",
+            Action::AllGather => "all_gather",
+            Action::ReduceScatter => "reduce_scatter",
+            Action::Broadcast => "broadcast",
+            Action::Send => "send",
+            Action::Recv => "recv",
+            Action::Put => "put",
+            Action::Get => "get",
+            Action::FetchAdd => "fetch_add",
+            Action::CompareSwap => "compare_swap",
+            Action::PutCounted => "put_counted",
+            Action::Batch => "batch",
+            Action::Flush => "flush",
+            Action::WaitCounter => "wait_counter",
+        }
+    }
+}
+
+/// An operation that begins. [`What::of`] makes one between two ranks.
+#[derive(Clone, Copy, Debug)]
+pub struct What {
+    /// The operation.
+    pub action: Action,
+    /// The group, from 1; 0 for operations between two ranks.
+    pub group: u32,
+    /// Which call of the group it is; between two ranks, the tag or the offset.
+    pub sequence: u64,
+    /// The other rank, or the root.
+    pub peer: Option<u32>,
+    /// Bytes of its data.
+    pub bytes: u64,
+    /// Whether it goes on by itself, while its thread does other things.
+    pub started: bool,
+}
+
+impl What {
+    /// An operation with another rank. `sequence` is its tag or offset.
+    #[inline]
+    #[must_use]
+    pub fn of(action: Action, peer: u32, sequence: u64, bytes: usize) -> What {
+        What { action, group: 0, sequence, peer: Some(peer), bytes: bytes as u64, started: false }
+    }
+
+    /// The same operation, going on by itself.
+    #[inline]
+    #[must_use]
+    pub fn started(self) -> What {
+        What { started: true, ..self }
+    }
+
+    /// In words: operation, flags and peer; thread and group; sequence; bytes.
+    #[inline]
+    fn pack(self, begin: u64) -> [u64; FIELDS] {
+        let peer = self.peer.unwrap_or(NOBODY);
+        let what = self.action as u64 | u64::from(self.started) << 8 | u64::from(peer) << 32;
+        [what, u64::from(thread()) << 32 | u64::from(self.group), self.sequence, self.bytes, begin]
+    }
+}
+
+/// An operation that was recorded when it began, to be told how it ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "tell the recorder how it ends"]
+pub struct Running(Option<Begun>);
+
+impl Running {
+    /// An operation that is not recorded.
+    pub const NONE: Running = Running(None);
+}
+
+/// The last operations of a rank. A clone is another handle.
+#[derive(Clone)]
+pub struct Recorder {
+    record: Option<Arc<Record>>,
+}
+
+/// Who records.
+#[derive(Clone, Debug)]
+pub(crate) struct Owner {
+    pub(crate) rank: u32,
+    pub(crate) size: u32,
+    pub(crate) generation: u64,
+}
+
+pub(crate) struct Record {
+    owner: Owner,
+    clock: Ticks,
+    began: Moment,
+    ring: Ring,
+    notes: Mutex<Notes>,
+    groups: AtomicU32,
+    directory: Option<PathBuf>,
+}
+
+#[derive(Default)]
+struct Notes {
+    /// The first failure, which is never pushed out.
+    failure: Option<(u64, Failure)>,
+    list: VecDeque<(u64, Note)>,
+}
+
+/// One moment on three clocks.
+#[derive(Clone, Copy)]
+struct Moment {
+    ticks: u64,
+    monotonic: u64,
+    unix: u64,
+}
+
+impl Recorder {
+    /// A recorder that is `on`, or one that does nothing. With a directory, it writes there by itself.
+    pub(crate) fn new(owner: Owner, on: bool, directory: Option<PathBuf>) -> Recorder {
+        if !on {
+            return Recorder { record: None };
+        }
+        let clock = Ticks::new();
+        let record = Arc::new(Record {
+            owner,
+            clock,
+            began: Moment::now(clock),
+            ring: Ring::new(KEPT),
+            notes: Mutex::default(),
+            groups: AtomicU32::new(0),
+            directory,
+        });
+        if record.directory.is_some() {
+            dump::watch(&record);
+        }
+        Recorder { record: Some(record) }
+    }
+
+    /// An operation begins.
+    #[inline]
+    pub fn begin(&self, what: What) -> Running {
+        Running(self.record.as_ref().map(|record| record.ring.begin(what.pack(record.clock.now()))))
+    }
+
+    /// It has ended well, or else failed.
+    #[inline]
+    pub fn end(&self, running: Running, well: bool) {
+        self.finish(running, if well { Phase::Done } else { Phase::Failed });
+    }
+
+    /// Nobody waits for its end any more.
+    #[inline]
+    pub fn let_go(&self, running: Running) {
+        self.finish(running, Phase::LetGo);
+    }
+
+    #[inline]
+    fn finish(&self, running: Running, phase: Phase) {
+        if let (Some(record), Some(begun)) = (&self.record, running.0) {
+            record.ring.end(begun, record.clock.now() << PHASE_BITS | phase as u64);
+        }
+    }
+
+    /// An operation between two ranks has ended. One that failed for good is noted, and the record written.
+    #[inline]
+    pub fn ended<T>(&self, running: Running, outcome: Result<T, FabricError>) -> Result<T, FabricError> {
+        self.end(running, outcome.is_ok());
+        if let Err(error) = &outcome {
+            self.check_fatal(error);
+        }
+        outcome
+    }
+
+    #[cold]
+    fn check_fatal(&self, error: &FabricError) {
+        let op = match error {
+            // Ranks leave when they are done.
+            FabricError::PeerLost { cause: Loss::Left, .. } => return,
+            FabricError::PeerLost { op, .. } => op,
+            FabricError::TimedOut { op, waited, .. } if *waited >= LOOK => op,
+            _ => return,
+        };
+        self.failed(op, 0, &error.to_string());
+    }
+
+    /// A group was formed: gives its number, from 1, which is the same on all ranks, since they form groups in the same order.
+    #[must_use]
+    pub fn formed_group(&self, size: u32) -> u32 {
+        let Some(record) = &self.record else { return 0 };
+        let group = record.groups.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+        self.note("group", group, None, &format!("formed by {size} ranks"));
+        group
+    }
+
+    /// An operation failed in a way that ends its group (0 for none) or its link. The first time that the rank sees one, and
+    /// whenever a group fails, the record is written.
+    pub fn failed(&self, op: &str, group: u32, text: &str) {
+        let Some(record) = &self.record else { return };
+        self.note("failed", group, None, text);
+        let first = {
+            let mut notes = record.notes();
+            let first = notes.failure.is_none();
+            if first {
+                // The clock's place is taken by the time when the record is written.
+                let failure = Failure { at: 0, op: op.to_owned(), group, text: cut(text) };
+                notes.failure = Some((record.clock.now(), failure));
+            }
+            first
+        };
+        if (first || group != 0)
+            && let Some(directory) = &record.directory
+        {
+            dump::write(record, directory, Reason::Error);
+        }
+    }
+
+    /// Something that happens rarely: a loss, a new generation.
+    pub fn note(&self, event: &'static str, group: u32, peer: Option<u32>, text: &str) {
+        let Some(record) = &self.record else { return };
+        let note = Note { at: 0, event: event.into(), group, peer, text: cut(text) };
+        let mut notes = record.notes();
+        if notes.list.len() == NOTES {
+            notes.list.pop_front();
+        }
+        notes.list.push_back((record.clock.now(), note));
+    }
+
+    /// Writes the record into a directory, which is made if it is not there, and gives the file. `None` if the recorder is off.
+    ///
+    /// # Errors
+    /// What the system says, with the file's name.
+    pub fn write(&self, directory: &Path) -> std::io::Result<Option<PathBuf>> {
+        self.record.as_ref().map(|record| dump::try_write(record, directory, Reason::Command)).transpose()
+    }
+}
+
+/// Bits of an entry's end that say how it ended; the rest is when.
+const PHASE_BITS: u32 = 3;
+
+impl Record {
+    fn notes(&self) -> MutexGuard<'_, Notes> {
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Everything that is known, on the clock that all processes of the host share.
+    fn take(&self, reason: Reason) -> (Header, Vec<Line>) {
+        let now = Moment::now(self.clock);
+        let pace = Pace { began: self.began, now };
+        let contents = self.ring.read();
+        let (failure, notes) = {
+            let notes = self.notes();
+            (notes.failure.clone(), notes.list.clone())
+        };
+        let header = Header {
+            fulmen: file::MAGIC.into(),
+            version: file::VERSION,
+            rank: self.owner.rank,
+            size: self.owner.size,
+            generation: format!("{:016x}", self.owner.generation),
+            reason,
+            clock: self.clock.name().into(),
+            began: self.began.monotonic,
+            written: now.monotonic,
+            unix: now.unix,
+            operations: contents.begun,
+            torn: contents.torn,
+            capacity: self.ring.capacity() as u64,
+            failure: failure.map(|(ticks, failure)| Failure { at: pace.of(ticks), ..failure }),
+            ..dump::process()
+        };
+        let operations = contents.entries.iter().filter_map(|entry| operation(entry, pace)).map(Line::Operation);
+        let notes = notes.into_iter().map(|(ticks, note)| Line::Note(Note { at: pace.of(ticks), ..note }));
+        let mut lines: Vec<Line> = operations.chain(notes).collect();
+        lines.sort_by_key(Line::at);
+        (header, lines)
+    }
+}
+
+/// What an entry of the ring says.
+fn operation(entry: &Entry, pace: Pace) -> Option<Operation> {
+    let [what, place, sequence, bytes, begin] = entry.fields;
+    let action = Action::ALL.get(what as usize & 0xff)?;
+    let peer = Some((what >> 32) as u32).filter(|peer| *peer != NOBODY);
+    let phase = match entry.end & ((1 << PHASE_BITS) - 1) {
+        0 => Phase::Running,
+        1 => Phase::Done,
+        2 => Phase::Failed,
+        _ => Phase::LetGo,
+    };
+    Some(Operation {
+        n: entry.place,
+        op: action.name().into(),
+        phase,
+        group: place as u32,
+        sequence,
+        peer,
+        bytes,
+        begin: pace.of(begin),
+        end: (phase != Phase::Running).then(|| pace.of(entry.end >> PHASE_BITS)),
+        thread: (place >> 32) as u32,
+        started: what >> 8 & 1 == 1,
+    })
+}
+
+impl Moment {
+    /// Reads the clocks as close to one another as a few tries can.
+    fn now(clock: Ticks) -> Moment {
+        let read = |id| {
+            let time = rustix::time::clock_gettime(id);
+            (time.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec as u64)
+        };
+        let look = || {
+            let before = clock.now();
+            let monotonic = read(rustix::time::ClockId::Monotonic);
+            let after = clock.now();
+            let unix = read(rustix::time::ClockId::Realtime);
+            let width = after.saturating_sub(before);
+            (width, Moment { ticks: before + width / 2, monotonic, unix })
+        };
+        (0..8).map(|_| look()).min_by_key(|(width, _)| *width).map(|(_, moment)| moment).expect("several looks")
+    }
+}
+
+/// From ticks to nanoseconds of the monotonic clock.
+#[derive(Clone, Copy)]
+struct Pace {
+    began: Moment,
+    now: Moment,
+}
+
+impl Pace {
+    fn of(self, ticks: u64) -> u64 {
+        let Pace { began, now } = self;
+        let (span, time) = (now.ticks.saturating_sub(began.ticks), now.monotonic.saturating_sub(began.monotonic));
+        if span == 0 {
+            return now.monotonic;
+        }
+        // An entry may be newer than the last look at the clock.
+        let since = i128::from(ticks) - i128::from(began.ticks);
+        let at = i128::from(began.monotonic) + since * i128::from(time) / i128::from(span);
+        at.clamp(0, i128::from(u64::MAX)) as u64
+    }
+}
+
+/// A small number of this thread, from 1.
+#[inline]
+fn thread() -> u32 {
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    thread_local! {
+        static NUMBER: Cell<u32> = const { Cell::new(0) };
+    }
+    // A thread that is ending has no number any more.
+    NUMBER
+        .try_with(|number| {
+            if number.get() == 0 {
+                number.set(NEXT.fetch_add(1, Ordering::Relaxed));
+            }
+            number.get()
+        })
+        .unwrap_or(0)
+}
+
+fn cut(text: &str) -> String {
+    text[..text.floor_char_boundary(TEXT)].to_owned()
+}
+
+impl fmt::Debug for Recorder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Recorder").field("on", &self.record.is_some()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn recorder() -> Recorder {
+        Recorder::new(Owner { rank: 2, size: 4, generation: 7 }, true, None)
+    }
+
+    fn call(sequence: u64) -> What {
+        What { action: Action::AllReduce, group: 1, sequence, peer: None, bytes: 8, started: false }
+    }
+
+    #[test]
+    fn every_action_is_found_by_its_number() {
+        for (number, action) in (0..).zip(Action::ALL) {
+            assert_eq!(action as u8, number, "{action:?}");
+        }
+    }
+
+    #[test]
+    fn a_record_says_what_was_done_and_what_is_under_way() {
+        let recorder = recorder();
+        assert_eq!((recorder.formed_group(4), recorder.formed_group(4)), (1, 2));
+        recorder.end(recorder.begin(call(1)), true);
+        recorder.end(recorder.begin(What::of(Action::Send, 3, 9, 100)), false);
+        let _running = recorder.begin(What::of(Action::Recv, 0, 1 << 40, 5).started());
+        recorder.let_go(recorder.begin(call(u64::MAX)));
+        recorder.failed("all_reduce", 1, "it broke");
+        recorder.failed("all_reduce", 1, "and again");
+        let (header, lines) = recorder.record.as_ref().unwrap().take(Reason::Command);
+        assert_eq!((header.rank, header.size, header.generation.as_str()), (2, 4, "0000000000000007"));
+        assert_eq!((header.operations, header.torn), (4, 0));
+        assert_eq!(header.failure.as_ref().unwrap().text, "it broke");
+        let operations: Vec<&Operation> = lines
+            .iter()
+            .filter_map(|line| if let Line::Operation(operation) = line { Some(operation) } else { None })
+            .collect();
+        let told =
+            |operation: &&Operation| (operation.op.to_string(), operation.phase, operation.sequence, operation.peer);
+        assert_eq!(
+            operations.iter().map(told).collect::<Vec<_>>(),
+            [
+                ("all_reduce".to_owned(), Phase::Done, 1, None),
+                ("send".to_owned(), Phase::Failed, 9, Some(3)),
+                ("recv".to_owned(), Phase::Running, 1 << 40, Some(0)),
+                ("all_reduce".to_owned(), Phase::LetGo, u64::MAX, None),
+            ]
+        );
+        assert!(operations[2].started && operations[2].end.is_none() && !operations[1].started);
+        assert!(lines.is_sorted_by_key(Line::at));
+        let all = lines.iter().map(Line::at);
+        assert!(all.clone().all(|at| (header.began..=header.written).contains(&at)), "{header:?} {lines:?}");
+        let notes = lines.iter().filter(|line| matches!(line, Line::Note(_))).count();
+        assert_eq!(notes, 4);
+    }
+
+    #[test]
+    fn rare_events_outlive_operations_and_are_bounded() {
+        let recorder = recorder();
+        recorder.note("lost", 0, Some(1), &"é".repeat(TEXT));
+        for sequence in 0..2 * KEPT as u64 {
+            recorder.end(recorder.begin(call(sequence)), true);
+        }
+        let (header, lines) = recorder.record.as_ref().unwrap().take(Reason::Command);
+        assert_eq!((header.operations, lines.len()), (2 * KEPT as u64, KEPT + 1));
+        assert!(matches!(&lines[0], Line::Note(note) if note.event == "lost" && note.text.len() == TEXT));
+        for _ in 0..2 * NOTES {
+            recorder.note("lost", 0, None, "");
+        }
+        assert_eq!(recorder.record.as_ref().unwrap().take(Reason::Command).1.len(), KEPT + NOTES);
+    }
+
+    #[test]
+    fn a_recorder_that_is_off_does_nothing() {
+        let recorder = Recorder::new(Owner { rank: 0, size: 1, generation: 0 }, false, Some("/nowhere".into()));
+        recorder.end(recorder.begin(call(1)), true);
+        recorder.failed("all_reduce", 1, "it broke");
+        assert_eq!(recorder.formed_group(1), 0);
+        assert_eq!(recorder.write(Path::new("/nowhere")).unwrap(), None);
+    }
+
+    #[test]
+    fn only_what_ends_a_link_or_a_long_wait_counts_as_fatal() {
+        let link = crate::LinkKind::SharedMemory;
+        let timed_out = |seconds| FabricError::TimedOut {
+            op: "recv",
+            link,
+            waited: Duration::from_secs(seconds),
+            missing: vec![1],
+        };
+        let lost = |cause| FabricError::PeerLost { rank: 1, link, op: "recv", cause };
+        for (error, fatal) in [
+            (timed_out(0), false),
+            (timed_out(1), true),
+            (lost(Loss::Left), false),
+            (lost(Loss::Ended), true),
+            (FabricError::NoWindows { op: "window" }, false),
+        ] {
+            let recorder = recorder();
+            let running = recorder.begin(What::of(Action::Recv, 1, 0, 8));
+            assert!(recorder.ended::<()>(running, Err(error.clone())).is_err());
+            assert_eq!(recorder.record.unwrap().notes().failure.is_some(), fatal, "{error}");
+        }
+    }
+}
