@@ -38,7 +38,7 @@ fn engine(flags: u8) -> Vec<Vec<u8>> {
     let config = Config { frame: 256, credits: 16, unexpected: 2000, rendezvous, verify: false };
     let memory = Guarded::new(&[3000]);
     let data = |len: usize| Source::Memory(memory.piece(0).slice(0..len));
-    let offered = || Source::Offered { memory: memory.piece(0), place: Place { key: 1, offset: 0 } };
+    let offered = || Source::Offered { memory: memory.piece(0), place: Place { key: 1, ..Place::default() } };
     let target = |len: usize| Target::Memory { memory: memory.piece(0).slice(0..len), direct: true };
     let key = u64::from_le_bytes;
     let [read, write, all] = [key(*b"readable"), key(*b"writable"), key(*b"allright")];

@@ -73,7 +73,7 @@ fn speak(world: &mut World, open: &mut BTreeMap<u64, (FromRank, bool)>, id: u64,
                 return;
             }
             Ok(Some((message, body))) => world.hear(id, message, body).is_ok(),
-            Err(()) => false,
+            Err(_) => false,
         };
         if !heard {
             let seated = open.remove(&id).is_some_and(|(_, seated)| seated);

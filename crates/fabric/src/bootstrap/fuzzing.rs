@@ -23,14 +23,12 @@ impl FromRank {
         self.0.push(bytes);
     }
 
-    /// The next message that is whole, and its body; an error is the connection's end.
+    /// The next message that is whole, and its body; an error, in words, is the connection's end.
     #[expect(clippy::should_implement_trait, reason = "an error ends it")]
-    pub fn next(&mut self) -> Result<Option<(ToCoordinator, Vec<u8>)>, ()> {
-        match self.0.next() {
-            Ok(Some(frame)) => frame.message().map(|message| Some((message, frame.body))).map_err(drop),
-            Ok(None) => Ok(None),
-            Err(_) => Err(()),
-        }
+    pub fn next(&mut self) -> Result<Option<(ToCoordinator, Vec<u8>)>, String> {
+        let Some(frame) = self.0.next().map_err(|error| error.to_string())? else { return Ok(None) };
+        let message = frame.message().map_err(|error| error.to_string())?;
+        Ok(Some((message, frame.body)))
     }
 }
 
