@@ -58,6 +58,12 @@ impl RemoteKey {
         Rights::from_bits_truncate(self.rights)
     }
 
+    /// What somebody could guess who knows all of a key but its secret: wrong in these bits.
+    #[cfg(feature = "conformance")]
+    pub(crate) fn guessed(&self, wrong: u64) -> RemoteKey {
+        RemoteKey { tag: self.tag ^ wrong, device: None, ..self.clone() }
+    }
+
     /// The key as bytes.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
