@@ -1,11 +1,12 @@
 //! Memory that peers may reach by one-sided operations.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use fulmen_memory::Exposed;
 
+use super::keys::Keys;
 use super::{OpError, Place};
 
 bitflags::bitflags! {
@@ -29,8 +30,7 @@ impl fmt::Display for Rights {
 
 /// The memory that a rank has exported, by key: one for all its links. A clone is another handle to the same table.
 ///
-/// A key is 64 random bits, so that no peer guesses one, and never serves again, so that a late request for memory that
-/// was taken back is refused. To that end the table remembers each key that it gave out: eight bytes or so.
+/// No peer guesses a key, and none serves again, so that a late request for memory that was taken back is refused.
 #[derive(Clone, Default)]
 pub struct Exports {
     table: Arc<RwLock<Table>>,
@@ -39,7 +39,7 @@ pub struct Exports {
 #[derive(Default)]
 struct Table {
     live: HashMap<u64, Export>,
-    removed: HashSet<u64>,
+    keys: Keys,
 }
 
 struct Export {
@@ -87,13 +87,9 @@ impl Exports {
             export.rights &= Rights::READ;
         }
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
-        loop {
-            let key = getrandom::u64()?;
-            if key != 0 && !table.live.contains_key(&key) && !table.removed.contains(&key) {
-                table.live.insert(key, export);
-                return Ok(key);
-            }
-        }
+        let key = table.keys.next()?;
+        table.live.insert(key, export);
+        Ok(key)
     }
 
     /// Takes memory back: from now on its key is refused. Operations that were accepted before keep the memory until they
@@ -101,9 +97,6 @@ impl Exports {
     pub fn remove(&self, key: u64) -> bool {
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
         let removed = table.live.remove(&key);
-        if removed.is_some() {
-            table.removed.insert(key);
-        }
         // The memory goes after the lock: dropping it may give it back to a pool.
         drop(table);
         removed.is_some()

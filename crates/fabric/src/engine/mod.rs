@@ -51,6 +51,7 @@ mod exports;
 mod fallback;
 mod frame;
 mod incoming;
+mod keys;
 mod link;
 mod matching;
 mod moves;
