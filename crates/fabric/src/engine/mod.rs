@@ -101,7 +101,8 @@ pub struct Config {
     /// How registered messages move.
     pub rendezvous: Rendezvous,
     /// Whether every frame and every large message carries a checksum. Frames get theirs from the driver. Memory that others
-    /// may write has none that lasts, so that all bytes of one-sided operations then go in frames.
+    /// may write has none that lasts, so that all bytes of one-sided operations then go in frames, and a message that changes
+    /// while it is offered ends with [`OpError::Changed`] at both ends, or comes as it is where it falls back to frames.
     pub verify: bool,
     /// A bug that a simulator is to find.
     #[cfg(feature = "planted-bugs")]
@@ -185,6 +186,9 @@ pub enum OpError {
     /// The receiver could not reach the sender's memory.
     #[error("the receiver could not reach the sender's memory")]
     Unreachable,
+    /// The bytes that the receiver copied are not those of which the offer has the checksum.
+    #[error("the bytes of the message are not those that were offered")]
+    Changed,
     /// The owner has exported no memory under this key, or has taken it back.
     #[error("no memory has this key")]
     NoSuchKey,

@@ -233,7 +233,7 @@ proptest! {
                     Into::Memory(memory) => prop_assert_eq!(memory.len() as u64, copy.len),
                     Into::Lent => prop_assert!(copy.len <= 500),
                 }
-                link.copied(copy.op, false);
+                link.copied(copy.op, Err(OpError::Unreachable));
             }
             while let Some(posting) = link.next_posting() {
                 match posting {
