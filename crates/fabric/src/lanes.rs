@@ -8,7 +8,7 @@ use fulmen_memory::Exposed;
 use fulmen_reach::ReachError;
 
 use crate::driver::{Broken, Parker, Retired, Wire};
-use crate::engine::{Copy, Incoming, Into, Lent, Link, OpId, checksum};
+use crate::engine::{Copy, Incoming, Into, Lent, Link, OpError, OpId, checksum};
 use crate::liveness::Life;
 use crate::map::{Neighbours, RegionRef};
 use crate::onesided::OneSided;
@@ -25,8 +25,8 @@ const FOR_OTHERS: Duration = Duration::from_millis(100);
 pub(crate) enum CopyError {
     /// The peer has not handed its memory over yet.
     Late,
-    /// Its checksum is wrong.
-    Corrupted,
+    /// Its checksum is wrong: the sender's memory was written after the sender had said it, or the bytes are damaged.
+    Changed,
     Failed(FabricError),
 }
 
@@ -184,20 +184,21 @@ impl Lanes {
                 // What was copied may be anything.
                 self.life.lose(rank, Loss::GaveUp);
                 lane.sever();
-                lane.link.copied(op, false);
+                lane.link.copied(op, Err(OpError::Severed));
             }
-            Ok(()) => lane.link.copied(op, true),
+            Ok(()) => lane.link.copied(op, Ok(())),
             Err(CopyError::Late) => {
                 lane.link.put_back(op);
                 return false;
             }
-            Err(CopyError::Corrupted) => {
-                self.fail(rank, lane, Broken("a corrupted message: its checksum is wrong".into()));
-                lane.link.copied(op, false);
+            Err(CopyError::Changed) => {
+                // The link is as good as before: its own frames have checksums that nobody else can make wrong.
+                tracing::warn!(rank, "a message is not what its sender said: its checksum is wrong");
+                lane.link.copied(op, Err(OpError::Changed));
             }
             Err(CopyError::Failed(error)) => {
                 tracing::warn!(rank, %error, "a message could not be copied");
-                lane.link.copied(op, false);
+                lane.link.copied(op, Err(OpError::Unreachable));
             }
         }
         true
@@ -363,5 +364,5 @@ impl Lanes {
 
 fn verify(expected: Option<u32>, copied: &(impl Incoming + ?Sized)) -> Result<(), CopyError> {
     let wrong = expected.is_some_and(|expected| checksum::append(0, copied, 0) != expected);
-    if wrong { Err(CopyError::Corrupted) } else { Ok(()) }
+    if wrong { Err(CopyError::Changed) } else { Ok(()) }
 }

@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::Poll;
 use std::thread;
 use std::time::Duration;
@@ -30,11 +30,15 @@ fn filled(fabric: &Fabric, len: usize, byte: u8) -> Exposed {
 
 /// Starts `size` ranks over shared memory, each a thread that gives its node.
 fn start(size: u32) -> Vec<(Fabric, Node)> {
-    start_with(size, LONG)
+    start_with(size, options())
 }
 
-/// The same, where a rank that leaves waits so long for what it still sends.
-fn start_with(size: u32, farewell: Duration) -> Vec<(Fabric, Node)> {
+fn options() -> FabricOptions {
+    FabricOptions { pool: 1 << 20, timeout: LONG, farewell: LONG, ..FabricOptions::default() }
+}
+
+/// The same with these options.
+fn start_with(size: u32, given: FabricOptions) -> Vec<(Fabric, Node)> {
     let secret = Secret::generate().unwrap();
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let heartbeat = Heartbeat { silence: Duration::from_secs(600), ..Heartbeat::default() };
@@ -45,12 +49,12 @@ fn start_with(size: u32, farewell: Duration) -> Vec<(Fabric, Node)> {
     let rank = |rank| {
         let config =
             JoinConfig { coordinator: coordinator.local_addr(), rank, size, secret: secret.clone(), deadline: LONG };
+        let given = given.clone();
         thread::spawn(move || {
             let session = Session::join(&config).unwrap();
-            let options = FabricOptions { pool: 1 << 20, timeout: LONG, farewell, ..FabricOptions::default() };
             let node = Node::open().unwrap();
             let providers = Providers { node: Some(node.clone()), devices: Vec::new() };
-            (Fabric::start(session, options, providers).unwrap(), node)
+            (Fabric::start(session, given, providers).unwrap(), node)
         })
     };
     let ranks: Vec<_> = (0..size).map(rank).collect();
@@ -165,6 +169,51 @@ fn memory_that_was_withdrawn_is_never_taken_for_the_message() {
 }
 
 #[test]
+fn a_message_that_changes_while_it_is_offered_ends_alone() {
+    let ranks = start_with(2, FabricOptions { verify_data: true, ..options() });
+    let [zero, one] = [0, 1].map(|rank: usize| &ranks[rank].0);
+    let (data, into) = (filled(zero, 100_000, 1), filled(one, 100_000, 0));
+    let send = zero.start_send(1, 5, &data).unwrap();
+    // The offer is out.
+    data.fill(99_999..100_000, 2);
+    let error = one.recv(0, 5, &into, LONG).unwrap_err();
+    assert!(matches!(error, FabricError::Changed { rank: 0, .. }), "{error}");
+    let error = send.wait(LONG).unwrap_err();
+    assert!(matches!(error, FabricError::Changed { rank: 1, .. }), "{error}");
+    let again = zero.start_send(1, 6, &data).unwrap();
+    assert_eq!(one.recv(0, 6, &into, LONG).unwrap(), 100_000);
+    assert_eq!(again.wait(LONG).unwrap(), 100_000);
+    assert_eq!((zero.loss(1), one.loss(0)), (None, None));
+}
+
+#[test]
+fn frames_out_of_memory_that_others_write_are_whole() {
+    let ranks = start_with(2, FabricOptions { verify_data: true, ..options() });
+    let [zero, one] = [0, 1].map(|rank: usize| &ranks[rank].0);
+    let (data, over) = (filled(zero, 8000, 1), AtomicBool::new(false));
+    let into = filled(one, 8000, 0);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut byte = 0_u8;
+            while !over.load(Ordering::Relaxed) {
+                byte = byte.wrapping_add(1);
+                data.fill(0..8000, byte);
+            }
+        });
+        let pass = || -> Result<(), FabricError> {
+            for _ in 0..2000 {
+                zero.send(1, 5, &data, LONG)?;
+                one.recv(0, 5, &into, LONG)?;
+            }
+            Ok(())
+        };
+        let passed = pass();
+        over.store(true, Ordering::Relaxed);
+        passed.unwrap();
+    });
+}
+
+#[test]
 fn a_rank_whose_peer_gave_up_learns_it_from_whatever_it_does_next() {
     type Act = fn(&Fabric) -> FabricError;
     let acts: [Act; 3] = [
@@ -188,7 +237,7 @@ fn a_rank_whose_peer_gave_up_learns_it_from_whatever_it_does_next() {
 
 #[test]
 fn a_rank_that_leaves_gives_up_what_it_still_offers() {
-    let mut ranks = start_with(2, Duration::ZERO);
+    let mut ranks = start_with(2, FabricOptions { farewell: Duration::ZERO, ..options() });
     let (one, _) = ranks.pop().unwrap();
     let (zero, _node) = ranks.pop().unwrap();
     drop(zero.start_send(1, 5, &filled(&zero, 100_000, 1)).unwrap());

@@ -27,6 +27,7 @@
 //! The owner itself may use atomics on its words too ([`Exposed::atomic_u64`](fulmen_memory::Exposed::atomic_u64)).
 
 mod batch;
+mod hazard;
 mod key;
 mod link;
 mod owner;
