@@ -11,7 +11,7 @@ use crate::driver::{Broken, Parker, Retired, Wire};
 use crate::engine::{Copy, Incoming, Into, Lent, Link, OpId, checksum};
 use crate::liveness::Life;
 use crate::map::{Neighbours, RegionRef};
-use crate::onesided::OneSided;
+use crate::onesided::{Kept, OneSided};
 use crate::{FabricError, Loss, clock};
 
 /// How long a thread that waits for its own operation waits for a peer's memory at a time: whoever gives an operation
@@ -265,7 +265,8 @@ impl Lanes {
     /// The ranks that are in the middle of an operation on this rank's share, which has ended.
     pub(crate) fn still_working_on(&self, slot: u32, tag: u64) -> Vec<u32> {
         match self.onesided.in_quarantine(slot, tag) {
-            Some(memory) => self.working_on(slot, &memory),
+            Some(Kept::Memory(memory)) => self.working_on(slot, &memory),
+            Some(Kept::Ending) => vec![self.onesided.rank()],
             None => Vec::new(),
         }
     }

@@ -41,7 +41,7 @@ use fulmen_memory::Exposed;
 
 pub use batch::Batch;
 pub use key::{InvalidKey, RemoteKey};
-pub(crate) use owner::{Direct, OneSided};
+pub(crate) use owner::{Direct, Kept, OneSided};
 pub use remote::Remote;
 pub use shared::Shared;
 pub(crate) use table::LEN as AREA;

@@ -59,6 +59,14 @@ struct Books {
     registrar: Option<Registrar>,
 }
 
+/// A share in quarantine.
+pub(crate) enum Kept {
+    /// Another thread of this rank is just ending it.
+    Ending,
+    /// Somebody may still work on this memory.
+    Memory(Exposed),
+}
+
 /// A share of this rank.
 #[derive(Clone)]
 struct Own {
@@ -68,6 +76,8 @@ struct Own {
     listed: bool,
     /// Its registration, while peers may use it.
     registration: Option<Arc<dyn MemoryRegion>>,
+    /// It has ended, and whoever begins to work on it sees that: only then the hazards say who still works on it.
+    fenced: bool,
 }
 
 impl OneSided {
@@ -149,7 +159,7 @@ impl OneSided {
         self.own().line(slot as usize).publish(tag, Export { offset, len, rights: rights.bits(), region });
         let registered = books.registrar.as_ref().and_then(|registrar| registrar.register(memory, rights));
         let (registration, device) = registered.unzip();
-        books.shares.insert(slot, Own { tag, memory: memory.clone(), listed, registration });
+        books.shares.insert(slot, Own { tag, memory: memory.clone(), listed, registration, fenced: false });
         Ok(RemoteKey { rank, len, rights: rights.bits(), slot, tag, device })
     }
 
@@ -190,22 +200,30 @@ impl OneSided {
         self.own().line(slot as usize).clear();
         self.exports.remove(tag);
         let registration = own.registration.take();
-        // The memory stays here until it is known that nobody works on it.
+        // The memory stays here until it is known that nobody works on it: by no other thread before the fence.
         books.quarantine.push((slot, own));
         self.quarantined.store(books.quarantine.len(), Ordering::Release);
         drop(books);
         // It waits for whoever is in the middle of an operation.
         drop(registration);
         fence_everywhere();
+        if let Some(own) = self.books().quarantined(slot, tag) {
+            own.fenced = true;
+        }
         true
     }
 
     /// The memory of this share, which has ended, if somebody may still work on it.
-    pub(crate) fn in_quarantine(&self, slot: u32, tag: u64) -> Option<Exposed> {
-        let books = self.books();
+    pub(crate) fn in_quarantine(&self, slot: u32, tag: u64) -> Option<Kept> {
         // Once it has left the quarantine, another share may have the line.
-        let kept = books.quarantine.iter().find(|(kept, own)| *kept == slot && own.tag == tag)?;
-        Some(kept.1.memory.clone())
+        let mut books = self.books();
+        let own = books.quarantined(slot, tag)?;
+        Some(if own.fenced { Kept::Memory(own.memory.clone()) } else { Kept::Ending })
+    }
+
+    /// This rank.
+    pub(crate) fn rank(&self) -> u32 {
+        self.rank
     }
 
     /// The ranks that are in the middle of an operation on mapped memory of the share in this line.
@@ -228,7 +246,7 @@ impl OneSided {
         if !self.has_quarantined() {
             return;
         }
-        let kept: Vec<_> = self.books().quarantine.clone();
+        let kept: Vec<_> = self.books().quarantine.iter().filter(|(_, own)| own.fenced).cloned().collect();
         // Without the lock, since whoever looks may have to wait for others.
         let free: Vec<_> = kept.into_iter().filter(|(slot, own)| is_free(*slot, &own.memory)).collect();
         let mut books = self.books();
@@ -280,6 +298,15 @@ impl OneSided {
         }
     }
 
+    /// Lets nobody map any region any more: also none of shares that are still in quarantine.
+    fn withdraw_all(&self, books: &mut Books) {
+        for (_, (key, _)) in books.regions.drain() {
+            if let Some(neighbours) = &self.neighbours {
+                neighbours.withdraw(key);
+            }
+        }
+    }
+
     /// Ends all shares: this rank's fabric is over. Memory on which somebody works stays in quarantine.
     pub(crate) fn revoke_all(&self) {
         let all: Vec<_> = self.books().shares.iter().map(|(slot, own)| (*slot, own.tag)).collect();
@@ -292,7 +319,11 @@ impl OneSided {
 impl Drop for OneSided {
     /// Memory that a peer may still write is never used for anything else, although nobody looks after it any more.
     fn drop(&mut self) {
-        let kept = std::mem::take(&mut self.books().quarantine);
+        let kept = {
+            let mut books = self.books();
+            self.withdraw_all(&mut books);
+            std::mem::take(&mut books.quarantine)
+        };
         for (slot, own) in kept {
             if !self.working_on(slot).is_empty() {
                 std::mem::forget(own.memory);
@@ -309,14 +340,15 @@ impl OneSided {
         let end = Instant::now() + PATIENCE;
         let works = || {
             let books = self.books();
-            let mut working = books.quarantine.iter().flat_map(|(slot, _)| self.working_on(*slot));
-            working.any(&goes_on)
+            let works = |(slot, own): &(u32, Own)| !own.fenced || self.working_on(*slot).into_iter().any(&goes_on);
+            books.quarantine.iter().any(works)
         };
         while works() && Instant::now() < end {
             thread::sleep(NAP);
         }
         // Registrations go with these.
         let mut books = self.books();
+        self.withdraw_all(&mut books);
         let gone = (books.direct.take(), books.registrar.take());
         drop(books);
         drop(gone);
@@ -324,6 +356,11 @@ impl OneSided {
 }
 
 impl Books {
+    fn quarantined(&mut self, slot: u32, tag: u64) -> Option<&mut Own> {
+        let kept = self.quarantine.iter_mut().find(|(kept, own)| *kept == slot && own.tag == tag)?;
+        Some(&mut kept.1)
+    }
+
     fn take_slot(&mut self) -> Option<u32> {
         if let Some(slot) = self.free.pop() {
             return Some(slot);
