@@ -3,6 +3,7 @@
 
 use std::sync::MutexGuard;
 use std::task::Poll;
+use std::thread;
 use std::time::Duration;
 
 use fulmen_memory::{Block, Exposed};
@@ -11,7 +12,7 @@ use super::Remote;
 use super::batch;
 use super::remote::{COMPARE_SWAP, FETCH_ADD, GET, PUT};
 use crate::driver::device::{RdmaId, Request, Verb};
-use crate::engine::{At, Atomic, Counter, Lent, OpError, OpId, Source, Target};
+use crate::engine::{At, Atomic, Cancel, Counter, Lent, OpError, OpId, Source, Target};
 use crate::lanes::Lane;
 use crate::{Fabric, FabricError, OpName, Operation, clock};
 
@@ -271,7 +272,8 @@ impl Fabric {
         outcome.map(|outcome| self.told(name, rank, outcome))
     }
 
-    /// Waits for the end of an operation of a device. At the deadline the device goes on with it, and keeps its memory.
+    /// Waits for the end of an operation of a device. At the deadline it is given up: what the device is at goes on, and keeps
+    /// its memory.
     pub(crate) fn finish_rdma(
         &self,
         name: OpName,
@@ -281,12 +283,42 @@ impl Fabric {
     ) -> Result<u64, FabricError> {
         let outcome = self.wait(name, &[rank], timeout, || self.test_rdma(name, rank, op));
         outcome.unwrap_or_else(|error| {
-            if let Poll::Ready(Ok(value)) = self.test_rdma(name, rank, op) {
-                return Ok(value);
+            if let Poll::Ready(outcome) = self.test_rdma(name, rank, op) {
+                return outcome;
             }
-            self.detach_rdma(rank, op);
-            Err(error)
+            // It may have ended at the last moment.
+            self.cancel_rdma(rank, op).map_or(Err(error), |outcome| self.told(name, rank, outcome))
         })
+    }
+
+    /// Gives an operation up: its outcome, if it has ended.
+    fn cancel_rdma(&self, rank: u32, op: RdmaId) -> Option<Result<u64, OpError>> {
+        while let Some(mut lane) = self.inner.lanes.lock(rank) {
+            let Lane { link, wire, .. } = &mut *lane;
+            let Some(rdma) = wire.rdma() else { break };
+            match rdma.cancel(op, link) {
+                Cancel::Released => {
+                    drop(lane);
+                    // Somebody may wait for all operations to end.
+                    self.inner.lanes.parker.wake();
+                    return None;
+                }
+                Cancel::Copying => {
+                    drop(lane);
+                    thread::yield_now();
+                }
+                Cancel::Finished => match rdma.poll(op, link) {
+                    Poll::Ready(outcome) => return Some(outcome),
+                    Poll::Pending => break,
+                },
+                Cancel::Busy => {
+                    rdma.detach(op, link);
+                    break;
+                }
+            }
+        }
+        self.inner.progress.need();
+        None
     }
 
     pub(crate) fn detach_rdma(&self, rank: u32, op: RdmaId) {
@@ -302,25 +334,25 @@ impl Fabric {
     /// Keeps later operations of the link behind earlier ones.
     pub(super) fn fence_link(&self, op: OpName, rank: u32) -> Result<(), FabricError> {
         let Some(mut lane) = self.inner.lanes.lock(rank) else { return Ok(()) };
-        if lane.wire.rdma().is_none() {
+        if lane.wire.rdma().is_none() && self.inner.neighbours.is_none() {
             lane.link.fence();
             return Ok(());
         }
         drop(lane);
-        // Devices and links know nothing of each other's order.
+        // Links know nothing of the order of devices, or of what this rank does with mapped memory.
         self.flush_link(op, rank, self.timeout())
     }
 
-    /// Waits until all operations of the link have ended.
+    /// Waits until all operations of the link have ended that were started before.
     pub(super) fn flush_link(&self, op: OpName, rank: u32, timeout: Duration) -> Result<(), FabricError> {
         let lanes = &self.inner.lanes;
-        let quiet = || match lanes.lock(rank) {
-            Some(lane) => self.pump_lane(rank, lane).is_quiet(),
-            None => true,
-        };
-        if lanes.lock(rank).is_none_or(|mut lane| lane.is_quiet()) {
+        let Some(mut lane) = lanes.lock(rank) else { return Ok(()) };
+        if lane.is_quiet() {
             return Ok(());
         }
-        self.wait(op, &[rank], timeout, || if quiet() { Poll::Ready(()) } else { Poll::Pending })
+        let mut open = lane.open();
+        drop(lane);
+        let mut ended = || lanes.lock(rank).is_none_or(|lane| self.pump_lane(rank, lane).have_ended(&mut open));
+        self.wait(op, &[rank], timeout, || if ended() { Poll::Ready(()) } else { Poll::Pending })
     }
 }

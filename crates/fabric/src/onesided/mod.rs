@@ -90,7 +90,8 @@ impl Fabric {
     }
 
     /// One-sided operations on a rank's memory that this rank starts later take effect after those that it has started
-    /// before. It waits for those where devices do them (within the [fabric's timeout](Fabric::timeout)), and nowhere else.
+    /// before. It waits for those (within the [fabric's timeout](Fabric::timeout)) where devices do some of them, or where
+    /// ranks map one another's memory and some of it cannot be mapped; and nowhere else.
     ///
     /// # Errors
     /// [`FabricError::NoSuchRank`], [`FabricError::PeerLost`] and [`FabricError::TimedOut`].
