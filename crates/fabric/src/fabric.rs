@@ -297,7 +297,7 @@ impl Fabric {
             (None, None) => ((0..size).map(|_| None).collect(), Arc::new(bell)),
         };
         let onesided = Arc::new(OneSided::new(
-            rank,
+            (session.generation(), rank),
             areas(rank, size, &control_memory, neighbours.as_ref(), &options.flow),
             neighbours.clone(),
             exports,

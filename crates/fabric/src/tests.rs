@@ -239,7 +239,7 @@ impl Wire for Canned {
 /// One-sided operations of a rank that nobody reaches.
 fn alone() -> Arc<OneSided> {
     let area = Region::alloc(onesided::AREA).unwrap().expose().unwrap();
-    Arc::new(OneSided::new(0, vec![Some(area), None], None, Exports::new(), Box::new(|_| None), None))
+    Arc::new(OneSided::new((1, 0), vec![Some(area), None], None, Exports::new(), Box::new(|_| None), None))
 }
 
 #[test]

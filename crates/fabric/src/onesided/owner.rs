@@ -23,6 +23,7 @@ const NAP: Duration = Duration::from_micros(100);
 
 /// One-sided operations of a rank, in both roles.
 pub(crate) struct OneSided {
+    generation: u64,
     rank: u32,
     /// By rank; this rank's own, too. Where ranks do not map one another's memory, only that.
     areas: Vec<Option<Area>>,
@@ -83,7 +84,7 @@ struct Own {
 impl OneSided {
     /// `controls` are the areas of all ranks, as far as they are mapped here.
     pub(crate) fn new(
-        rank: u32,
+        (generation, rank): (u64, u32),
         controls: Vec<Option<Exposed>>,
         neighbours: Option<Arc<Neighbours>>,
         exports: Exports,
@@ -96,6 +97,7 @@ impl OneSided {
             own.promise_fences();
         }
         OneSided {
+            generation,
             rank,
             areas,
             hazards: Hazards::new(own),
@@ -160,7 +162,7 @@ impl OneSided {
         let registered = books.registrar.as_ref().and_then(|registrar| registrar.register(memory, rights));
         let (registration, device) = registered.unzip();
         books.shares.insert(slot, Own { tag, memory: memory.clone(), listed, registration, fenced: false });
-        Ok(RemoteKey { rank, len, rights: rights.bits(), slot, tag, device })
+        Ok(RemoteKey { generation: self.generation, rank, len, rights: rights.bits(), slot, tag, device })
     }
 
     /// Lets peers map the region: the key for that (0 if they cannot), and whether it is listed in the books.

@@ -446,20 +446,13 @@ fn keys_of_other_ranks_of_ended_shares_and_of_nobody_are_refused() {
         refused(rank, &key);
         let error = fabric.remote(3, &key).unwrap_err();
         assert!(matches!(error, FabricError::NoSuchRank { rank: 3, size: 3, .. }), "{error:?}");
-        // Each byte of it that is changed makes a key of nothing, or the same memory with other words about it.
+        // Each byte of it that is changed makes no key of it.
         let good = key.to_bytes();
         for at in 0..good.len() {
             for change in [1, 0x80] {
                 let mut bytes = good.clone();
                 bytes[at] ^= change;
-                let Ok(forged) = RemoteKey::from_bytes(&bytes) else { continue };
-                let used = fabric.remote(before, &forged).and_then(|remote| remote.put_bytes(64, &[9; 8], LONG));
-                let error = used.unwrap_err();
-                let refused = matches!(
-                    error,
-                    FabricError::NoSuchKey { .. } | FabricError::OutOfBounds { .. } | FabricError::NotPermitted { .. }
-                );
-                assert!(refused, "{error:?}");
+                assert!(RemoteKey::from_bytes(&bytes).is_err(), "byte {at} was changed");
             }
         }
         assert!(RemoteKey::from_bytes(b"some bytes that somebody sent").is_err());
