@@ -4,8 +4,8 @@
 //! last 4,096, at a cost of two looks at the processor's counter and one atomic addition. What happens rarely (a group
 //! formed, a rank lost, a failure) goes into a list of its own, so that no burst of operations pushes it out.
 //!
-//! What a rank does by its own instructions on memory that it maps is not recorded: it waits for nobody, and is done sooner
-//! than it could be noted.
+//! One-sided operations are recorded where they go over a link or by a device. What a rank does by its own instructions on
+//! memory that it maps is left out: it waits for nobody, and is done in nanoseconds, sooner than it could be noted.
 //!
 //! The record is written to a file, for `fulmen trace`, when an operation fails for good, on SIGUSR1, and by
 //! [`Recorder::write`]; the first two only into the directory that `FULMEN_TRACE_DIR` names ([`dump`]). Without the variable
