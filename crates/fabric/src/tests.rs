@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use fulmen_memory::{Exposed, Region};
 use fulmen_reach::{Node, ReachError, ShareKey};
+use fulmen_soft::{Profile, SoftDevice};
 
 use crate::bootstrap::{Heartbeat, Options};
 use crate::driver::{Broken, Parker, Wire, reach};
@@ -16,7 +17,9 @@ use crate::engine::{Exports, Lent, Link, OpError, PREFIX, Source, Target};
 use crate::lanes::{Lane, Lanes};
 use crate::liveness::Life;
 use crate::onesided::{self, OneSided};
-use crate::{Coordinator, Fabric, FabricError, FabricOptions, Flow, JoinConfig, Loss, Providers, Secret, Session};
+use crate::{
+    Coordinator, Fabric, FabricError, FabricOptions, Flow, JoinConfig, Loss, Providers, Rights, Secret, Session,
+};
 
 /// Never reached when all is well.
 const LONG: Duration = Duration::from_secs(60);
@@ -29,12 +32,27 @@ fn filled(fabric: &Fabric, len: usize, byte: u8) -> Exposed {
 }
 
 /// Starts `size` ranks over shared memory, each a thread that gives its node.
-fn start(size: u32) -> Vec<(Fabric, Node)> {
+pub(crate) fn start(size: u32) -> Vec<(Fabric, Node)> {
     start_with(size, LONG)
 }
 
 /// The same, where a rank that leaves waits so long for what it still sends.
 fn start_with(size: u32, farewell: Duration) -> Vec<(Fabric, Node)> {
+    let options = FabricOptions { farewell, ..FabricOptions::default() };
+    start_over(size, &options, |node| Providers { node: Some(node), devices: Vec::new() })
+}
+
+/// Starts `size` ranks over soft devices that have all one-sided operations.
+fn start_devices(size: u32, verify_data: bool) -> Vec<Fabric> {
+    let options = FabricOptions { farewell: LONG, windows: false, verify_data, ..FabricOptions::default() };
+    let providers =
+        |node| Providers { node: None, devices: vec![SoftDevice::open(&node, Profile::Infiniband).unwrap()] };
+    let ranks = start_over(size, &options, providers);
+    ranks.into_iter().map(|(fabric, _)| fabric).collect()
+}
+
+fn start_over(size: u32, options: &FabricOptions, providers: fn(Node) -> Providers) -> Vec<(Fabric, Node)> {
+    let given = FabricOptions { pool: 1 << 20, timeout: LONG, ..options.clone() };
     let secret = Secret::generate().unwrap();
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let heartbeat = Heartbeat { silence: Duration::from_secs(600), ..Heartbeat::default() };
@@ -45,12 +63,11 @@ fn start_with(size: u32, farewell: Duration) -> Vec<(Fabric, Node)> {
     let rank = |rank| {
         let config =
             JoinConfig { coordinator: coordinator.local_addr(), rank, size, secret: secret.clone(), deadline: LONG };
+        let given = given.clone();
         thread::spawn(move || {
             let session = Session::join(&config).unwrap();
-            let options = FabricOptions { pool: 1 << 20, timeout: LONG, farewell, ..FabricOptions::default() };
             let node = Node::open().unwrap();
-            let providers = Providers { node: Some(node.clone()), devices: Vec::new() };
-            (Fabric::start(session, options, providers).unwrap(), node)
+            (Fabric::start(session, given, providers(node.clone())).unwrap(), node)
         })
     };
     let ranks: Vec<_> = (0..size).map(rank).collect();
@@ -237,7 +254,7 @@ impl Wire for Canned {
 }
 
 /// One-sided operations of a rank that nobody reaches.
-fn alone() -> Arc<OneSided> {
+pub(crate) fn alone() -> Arc<OneSided> {
     let area = Region::alloc(onesided::AREA).unwrap().expose().unwrap();
     Arc::new(OneSided::new((1, 0), vec![Some(area), None], None, Exports::new(), Box::new(|_| None), None))
 }
@@ -280,4 +297,63 @@ fn whoever_ends_the_operation_of_another_thread_wakes_it() {
     assert_eq!(lane.link.poll(first, nothing), Poll::Ready(Ok(1)));
     assert_eq!(lane.link.awaits_lender(), [Some(second), None]);
     assert_eq!(woken(), 1);
+}
+
+#[test]
+fn no_device_moves_one_sided_bytes_that_are_to_be_verified() {
+    for verify in [false, true] {
+        let ranks = start_devices(2, verify);
+        let by_device = ranks[0].inner.lanes.lock(1).unwrap().wire.rdma().is_some();
+        assert_eq!(by_device, !verify);
+        let memory = filled(&ranks[1], 64, 0);
+        let shared = ranks[1].share(&memory, Rights::all()).unwrap();
+        let remote = ranks[0].remote(1, &shared.key()).unwrap();
+        remote.put_bytes(0, &[3; 64], LONG).unwrap();
+        assert_eq!(remote.fetch_add(8, 1, LONG).unwrap(), 0x0303_0303_0303_0303);
+        shared.close(LONG).unwrap();
+    }
+}
+
+#[test]
+fn a_rank_that_leaves_has_its_device_do_what_nobody_waits_for() {
+    const ADDED: u64 = 1000;
+    let mut ranks = start_devices(2, false);
+    let [owner, asker] = [ranks.remove(0), ranks.remove(0)];
+    let memory = filled(&owner, 8, 0);
+    let shared = owner.share(&memory, Rights::all()).unwrap();
+    let remote = asker.remote(0, &shared.key()).unwrap();
+    for _ in 0..ADDED {
+        drop(remote.start_fetch_add(0, 1).unwrap());
+    }
+    drop((remote, asker));
+    assert_eq!(memory.atomic_u64(0).load(Ordering::SeqCst), ADDED);
+    shared.close(LONG).unwrap();
+}
+
+#[test]
+fn a_flush_does_not_wait_for_what_begins_after_it() {
+    let ranks = start_devices(2, false);
+    let memory = filled(&ranks[0], 8, 0);
+    let shared = ranks[0].share(&memory, Rights::all()).unwrap();
+    let remote = ranks[1].remote(0, &shared.key()).unwrap();
+    let flushed = AtomicU32::new(0);
+    thread::scope(|scope| {
+        let (begun, begin) = std::sync::mpsc::channel();
+        let (remote, flushed) = (&remote, &flushed);
+        scope.spawn(move || {
+            let start = || remote.start_fetch_add(0, 1).unwrap();
+            let mut open: std::collections::VecDeque<_> = (0..64).map(|_| start()).collect();
+            begun.send(()).unwrap();
+            // There is always something under way.
+            while flushed.load(Ordering::Acquire) == 0 {
+                open.push_back(start());
+                open.pop_front().unwrap().wait(LONG).unwrap();
+            }
+        });
+        begin.recv().unwrap();
+        let outcome = ranks[1].flush(0, LONG);
+        flushed.store(1, Ordering::Release);
+        outcome.unwrap();
+    });
+    shared.close(LONG).unwrap();
 }

@@ -373,3 +373,87 @@ impl Books {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ops::Range;
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    use fulmen_verbs::Access;
+
+    use super::*;
+    use crate::tests;
+
+    /// A registration whose end takes as long as its other side likes.
+    struct Slow {
+        region: Region,
+        ends: Sender<()>,
+        go_on: Mutex<Receiver<()>>,
+    }
+
+    impl MemoryRegion for Slow {
+        fn region(&self) -> &Region {
+            &self.region
+        }
+        fn range(&self) -> Range<usize> {
+            0..1
+        }
+        fn access(&self) -> Access {
+            Access::empty()
+        }
+        fn lkey(&self) -> u32 {
+            1
+        }
+        fn rkey(&self) -> u32 {
+            1
+        }
+    }
+
+    impl Drop for Slow {
+        fn drop(&mut self) {
+            self.ends.send(()).unwrap();
+            self.go_on.lock().unwrap().recv().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_share_that_another_thread_is_just_ending_is_not_swept() {
+        let onesided = tests::alone();
+        let region = Region::alloc(64).unwrap();
+        let key = onesided.share("share", &region.expose().unwrap(), Rights::all()).unwrap();
+        let ((ends, ending), (go, go_on)) = (channel(), channel());
+        let slow = Slow { region, ends, go_on: Mutex::new(go_on) };
+        onesided.books().shares.get_mut(&key.slot).unwrap().registration = Some(Arc::new(slow));
+        thread::scope(|scope| {
+            let other = scope.spawn(|| onesided.revoke(key.slot, key.tag));
+            ending.recv().unwrap();
+            assert!(!onesided.revoke(key.slot, key.tag), "it has been ended");
+            onesided.sweep(|_, _| true);
+            assert!(matches!(onesided.in_quarantine(key.slot, key.tag), Some(Kept::Ending)));
+            go.send(()).unwrap();
+            assert!(other.join().unwrap());
+        });
+        assert!(matches!(onesided.in_quarantine(key.slot, key.tag), Some(Kept::Memory(_))));
+        onesided.sweep(|_, _| true);
+        assert!(onesided.in_quarantine(key.slot, key.tag).is_none());
+    }
+
+    #[test]
+    fn nobody_maps_memory_in_quarantine_when_its_generation_is_over() {
+        let ranks = tests::start(2);
+        let [(zero, _), (one, _)] = &ranks[..] else { unreachable!("two ranks were started") };
+        let region = Region::alloc(4096).unwrap();
+        let shared = zero.share(&region.expose().unwrap(), Rights::all()).unwrap();
+        let key = shared.key();
+        let export = zero.inner.onesided.own().line(key.slot as usize).read(key.tag).unwrap();
+        // A rank that is in the middle of an operation for ever.
+        let hazards = &one.inner.onesided.hazards;
+        let working = hazards.announce(table::name(0, key.slot as usize), false);
+        zero.inner.onesided.retire(|_| false);
+        assert!(zero.inner.onesided.has_quarantined());
+        let neighbours = one.inner.neighbours.as_ref().unwrap();
+        let mapped = neighbours.borrow("remote", 0, export.region, Duration::from_secs(60));
+        assert!(mapped.is_err(), "memory that nobody shares any more was mapped");
+        drop(working);
+    }
+}

@@ -310,10 +310,12 @@ mod tests {
         // More threads, one after the other, than there are hazards.
         for _ in 0..2 * HAZARDS {
             thread::scope(|scope| {
-                scope.spawn(|| {
+                let other = scope.spawn(|| {
                     let _announced = hazards.announce(two, false);
                     assert!(area.works_on(two));
                 });
+                // The end of a scope does not wait for what a thread does after its last word.
+                other.join().unwrap();
             });
         }
         assert_eq!(hazards.taken.iter().filter(|taken| taken.load(Ordering::Relaxed)).count(), 1, "this thread's");

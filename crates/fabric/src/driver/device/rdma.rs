@@ -455,3 +455,6 @@ impl Rdma {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
