@@ -7,16 +7,17 @@ use std::task::Poll;
 use std::thread;
 use std::time::Duration;
 
-use fulmen_memory::{Exposed, Region};
+use fulmen_memory::{Exposed, FileAccess, Region};
 use fulmen_reach::{Node, ReachError, ShareKey};
 use fulmen_soft::{Profile, SoftDevice};
 
 use crate::bootstrap::{Heartbeat, Options};
 use crate::driver::{Broken, Parker, Wire, reach};
-use crate::engine::{Exports, Lent, Link, OpError, PREFIX, Source, Target};
+use crate::engine::{At, Atomic, Cancel, Exports, Lent, Link, OpError, PREFIX, Source, Target};
 use crate::lanes::{Lane, Lanes};
 use crate::liveness::Life;
 use crate::onesided::{self, OneSided};
+use crate::recorder::file;
 use crate::{
     Coordinator, Fabric, FabricError, FabricOptions, Flow, JoinConfig, Loss, Providers, Rights, Secret, Session,
 };
@@ -315,45 +316,72 @@ fn no_device_moves_one_sided_bytes_that_are_to_be_verified() {
 }
 
 #[test]
-fn a_rank_that_leaves_has_its_device_do_what_nobody_waits_for() {
-    const ADDED: u64 = 1000;
-    let mut ranks = start_devices(2, false);
-    let [owner, asker] = [ranks.remove(0), ranks.remove(0)];
-    let memory = filled(&owner, 8, 0);
-    let shared = owner.share(&memory, Rights::all()).unwrap();
-    let remote = asker.remote(0, &shared.key()).unwrap();
-    for _ in 0..ADDED {
-        drop(remote.start_fetch_add(0, 1).unwrap());
-    }
-    drop((remote, asker));
-    assert_eq!(memory.atomic_u64(0).load(Ordering::SeqCst), ADDED);
-    shared.close(LONG).unwrap();
+fn a_flush_does_not_wait_for_what_begins_after_it() {
+    let mut lane = Lane::new(Link::new(reach::config(&Flow::default(), false)), Box::new(Canned(Vec::new())));
+    let at = At { key: 1, offset: 0 };
+    let before = lane.link.atomic(at, Atomic::FetchAdd(1));
+    let mut open = lane.open();
+    lane.link.atomic(at, Atomic::FetchAdd(1));
+    assert!(!lane.have_ended(&mut open));
+    assert_eq!(lane.link.cancel(before), Cancel::Released);
+    assert!(lane.have_ended(&mut open) && !lane.is_quiet());
 }
 
 #[test]
-fn a_flush_does_not_wait_for_what_begins_after_it() {
+fn a_fence_keeps_mapped_words_behind_bytes_that_go_over_the_link() {
+    const LEN: usize = 1 << 20;
+    let ranks: Vec<_> = start(2).into_iter().map(|(fabric, _)| fabric).collect();
+    let path = std::env::temp_dir().join(format!("fulmen-fence-{}", std::process::id()));
+    let file = std::fs::File::options().read(true).write(true).create(true).truncate(true).open(&path).unwrap();
+    file.set_len(LEN as u64).unwrap();
+    // Peers cannot map what is a file.
+    let bytes = Region::map_file(&file, FileAccess::ReadWrite).unwrap().expose().unwrap().slice(0..LEN);
+    std::fs::remove_file(&path).unwrap();
+    let word = filled(&ranks[0], 8, 0);
+    let [far, near] = [&bytes, &word].map(|memory| ranks[0].share(memory, Rights::all()).unwrap());
+    let [to_far, to_near] = [&far, &near].map(|shared| ranks[1].remote(0, &shared.key()).unwrap());
+    let data = Region::alloc(LEN).unwrap().expose().unwrap().slice(0..LEN);
+    for round in 1..=20_u8 {
+        data.fill(0..LEN, round);
+        let put = to_far.start_put(0, &data).unwrap();
+        ranks[1].fence(0).unwrap();
+        to_near.fetch_add(0, 1, LONG).unwrap();
+        let mut last = [0];
+        bytes.read(LEN - 1, &mut last);
+        assert_eq!(last, [round], "the word overtook the bytes");
+        put.wait(LONG).unwrap();
+    }
+    far.close(LONG).unwrap();
+    near.close(LONG).unwrap();
+}
+
+#[test]
+fn one_sided_operations_of_devices_are_recorded() {
     let ranks = start_devices(2, false);
-    let memory = filled(&ranks[0], 8, 0);
+    let memory = filled(&ranks[0], 64, 0);
     let shared = ranks[0].share(&memory, Rights::all()).unwrap();
     let remote = ranks[1].remote(0, &shared.key()).unwrap();
-    let flushed = AtomicU32::new(0);
-    thread::scope(|scope| {
-        let (begun, begin) = std::sync::mpsc::channel();
-        let (remote, flushed) = (&remote, &flushed);
-        scope.spawn(move || {
-            let start = || remote.start_fetch_add(0, 1).unwrap();
-            let mut open: std::collections::VecDeque<_> = (0..64).map(|_| start()).collect();
-            begun.send(()).unwrap();
-            // There is always something under way.
-            while flushed.load(Ordering::Acquire) == 0 {
-                open.push_back(start());
-                open.pop_front().unwrap().wait(LONG).unwrap();
-            }
-        });
-        begin.recv().unwrap();
-        let outcome = ranks[1].flush(0, LONG);
-        flushed.store(1, Ordering::Release);
-        outcome.unwrap();
-    });
+    let data = filled(&ranks[1], 16, 1);
+    remote.put(8, &data, LONG).unwrap();
+    remote.get_bytes(8, &mut [0; 16], LONG).unwrap();
+    remote.put_counted(8, &data, (&remote, 0, 1), LONG).unwrap();
+    remote.start_fetch_add(0, 1).unwrap().wait(LONG).unwrap();
+    remote.compare_swap(0, 2, 3, LONG).unwrap();
+    remote.batch().fetch_add(0, 1).put(8, &[1; 4]).post(LONG).unwrap();
+    let folder = std::env::temp_dir().join(format!("fulmen-one-sided-{}", std::process::id()));
+    let path = ranks[1].recorder().write(&folder).unwrap().unwrap();
+    let read = file::read(&std::fs::read(path).unwrap()).unwrap();
+    std::fs::remove_dir_all(&folder).unwrap();
+    assert!(read.operations.iter().all(|done| done.phase == file::Phase::Done && done.peer == Some(0)));
+    let done = read.operations.iter().map(|done| (&*done.op, done.sequence, done.bytes));
+    let expected = [
+        ("put", 8, 16),
+        ("get", 8, 16),
+        ("put_counted", 8, 16),
+        ("fetch_add", 0, 8),
+        ("compare_swap", 0, 8),
+        ("batch", 0, 12),
+    ];
+    assert_eq!(done.collect::<Vec<_>>(), expected);
     shared.close(LONG).unwrap();
 }
