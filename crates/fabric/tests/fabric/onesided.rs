@@ -26,7 +26,7 @@ fn full_tier() -> bool {
 }
 
 fn rounds(few: usize) -> usize {
-    if full_tier() { 20 * few } else { few }
+    if full_tier() { 5 * few } else { few }
 }
 
 /// Numbers that a seed repeats.
@@ -569,7 +569,7 @@ fn the_owner_is_not_needed_while_it_computes() {
 
 #[test]
 fn a_rank_works_on_its_own_memory_too() {
-    world::run_over_each(2, |fabric| own_memory(fabric));
+    world::run_over_each(2, own_memory);
     let providers = || fulmen_fabric::Providers::default();
     let alone = Fabric::start(fulmen_fabric::Session::alone(), options(), providers()).unwrap();
     own_memory(&alone);

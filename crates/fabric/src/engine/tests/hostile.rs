@@ -199,7 +199,7 @@ fn frame() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: cases(100_000, 1000), ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(20_000, 1000), ..ProptestConfig::default() })]
 
     #[test]
     fn nothing_a_peer_sends_makes_it_panic_or_grow(

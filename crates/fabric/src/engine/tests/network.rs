@@ -455,7 +455,7 @@ impl World {
 }
 
 fn cases() -> u32 {
-    super::cases(5000, 150)
+    super::cases(2000, 150)
 }
 
 proptest! {

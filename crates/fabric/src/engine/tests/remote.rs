@@ -491,7 +491,7 @@ fn a_link_of_many_cancelled_operations_goes_on() {
 }
 
 fn rounds() -> u32 {
-    cases(20_000, 120)
+    cases(1500, 120)
 }
 
 proptest! {
