@@ -853,7 +853,7 @@ struct Limited {
 }
 
 impl Limited {
-    fn new(inner: Arc<dyn Device>, change: impl Fn(&mut Capabilities)) -> Arc<dyn Device> {
+    fn device(inner: Arc<dyn Device>, change: impl Fn(&mut Capabilities)) -> Arc<dyn Device> {
         let mut info = inner.info().clone();
         change(&mut info.capabilities);
         Arc::new(Limited { inner, info })
@@ -905,7 +905,7 @@ fn devices_that_have_some_of_the_operations_do_those() {
         for limited in [[true, false], [false, true], [true, true]] {
             let device = |rank: u32| {
                 let device = world::device(Profile::Infiniband);
-                if limited[rank as usize] { Limited::new(device, change) } else { device }
+                if limited[rank as usize] { Limited::device(device, change) } else { device }
             };
             world::start_devices(2, device, |_, fabric| {
                 let fabric = fabric.unwrap();
