@@ -531,7 +531,7 @@ fn ranks_go_on_without_one_that_cannot_start() {
         let is_full = Arc::new(AtomicBool::new(false));
         let device = |rank| {
             let device = world::device(profile);
-            if rank == 1 { world::Full::new(device, is_full.clone()) } else { device }
+            if rank == 1 { Arc::new(world::Full { inner: device, is_full: is_full.clone() }) } else { device }
         };
         let ends = world::start_devices(3, device, |_, fabric| {
             let fabric = fabric.unwrap();

@@ -182,14 +182,8 @@ impl Device for Modest {
 
 /// A device that has no room for another protection domain once it is said to be full.
 pub struct Full {
-    inner: Arc<dyn Device>,
-    is_full: Arc<AtomicBool>,
-}
-
-impl Full {
-    pub fn new(inner: Arc<dyn Device>, is_full: Arc<AtomicBool>) -> Arc<dyn Device> {
-        Arc::new(Full { inner, is_full })
-    }
+    pub inner: Arc<dyn Device>,
+    pub is_full: Arc<AtomicBool>,
 }
 
 impl Device for Full {
