@@ -361,6 +361,7 @@ impl Group {
             peer: (kind == Kind::Broadcast).then_some(root),
             bytes: call.bytes() as u64,
             started: false,
+            composed: matches!(shared.path, Path::Messages(_)),
         });
         // Should this thread panic, the group is of no use any more.
         let mut fate = Fate { shared, sequence: *sequence, failed, over: false };

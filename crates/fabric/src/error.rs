@@ -137,6 +137,20 @@ pub enum FabricError {
         /// What connects it.
         link: LinkKind,
     },
+    /// The receiver copied the bytes of a message out of the sender's memory, and they were not those whose checksum the
+    /// sender had made when it offered them (`FabricOptions::verify_data`). The link goes on; what the receive's memory holds
+    /// is undefined.
+    #[error(
+        "{op}: the bytes of this message to or from rank {rank} ({link}) changed on their way: write no memory while it is sent; if nobody did, suspect the host's memory"
+    )]
+    Changed {
+        /// The operation.
+        op: OpName,
+        /// The other rank.
+        rank: u32,
+        /// What connects it.
+        link: LinkKind,
+    },
     /// There is no such rank to talk to.
     #[error("{op}: rank {rank} is no other rank of {size}: name one from 0 to {}, and not this one", .size - 1)]
     NoSuchRank {

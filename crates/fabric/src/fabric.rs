@@ -290,13 +290,14 @@ impl Fabric {
                 (reach_lanes(rank, &control_memory, neighbours, options, &exports)?, Arc::new(bell))
             }
             (None, Some(Rails { hub, rails, registrar: given, .. })) => {
-                registrar = Some(given);
+                // Bytes that a peer's device reads or writes are not verified by anybody.
+                registrar = (!options.verify_data).then_some(given);
                 (rails.into_iter().map(|rail| device_lane(rail, &exports)).collect(), hub)
             }
             (None, None) => ((0..size).map(|_| None).collect(), Arc::new(bell)),
         };
         let onesided = Arc::new(OneSided::new(
-            rank,
+            (session.generation(), rank),
             areas(rank, size, &control_memory, neighbours.as_ref(), &options.flow),
             neighbours.clone(),
             exports,

@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 use fulmen_memory::Exposed;
 use fulmen_reach::ReachError;
 
+use crate::driver::device::RdmaId;
 use crate::driver::{Broken, Parker, Retired, Wire};
-use crate::engine::{Copy, Incoming, Into, Lent, Link, OpId, checksum};
+use crate::engine::{Copy, Incoming, Into, Lent, Link, OpError, OpId, checksum};
 use crate::liveness::Life;
 use crate::map::{Neighbours, RegionRef};
-use crate::onesided::OneSided;
+use crate::onesided::{Kept, OneSided};
 use crate::{FabricError, Loss, clock};
 
 /// How long a thread that waits for its own operation waits for a peer's memory at a time: whoever gives an operation
@@ -25,8 +26,8 @@ const FOR_OTHERS: Duration = Duration::from_millis(100);
 pub(crate) enum CopyError {
     /// The peer has not handed its memory over yet.
     Late,
-    /// Its checksum is wrong.
-    Corrupted,
+    /// Its checksum is wrong: the sender's memory was written after the sender had said it, or the bytes are damaged.
+    Changed,
     Failed(FabricError),
 }
 
@@ -57,18 +58,54 @@ impl Lane {
 
     /// Operations that have not ended.
     fn unfinished(&mut self) -> usize {
-        self.link.unfinished() + self.wire.rdma().map_or(0, |rdma| rdma.unfinished())
+        self.link.unfinished() + self.by_device()
     }
 
     /// Whether all one-sided operations of this rank have ended.
     pub(crate) fn is_quiet(&mut self) -> bool {
-        self.link.is_quiet() && self.wire.rdma().is_none_or(|rdma| rdma.unfinished() == 0)
+        self.link.is_quiet() && self.by_device() == 0
     }
 
-    /// Whether frames are still to go out to a peer that may take them.
-    fn is_leaving(&self) -> bool {
-        !self.link.is_severed() && !self.link.peer_left() && !self.wire.is_idle()
+    /// The one-sided operations of this rank that have not ended.
+    pub(crate) fn open(&mut self) -> Open {
+        Open { device: self.wire.rdma().and_then(|rdma| rdma.open()), link: self.link.one_sided() }
     }
+
+    /// Whether these have ended by now.
+    pub(crate) fn have_ended(&mut self, open: &mut Open) -> bool {
+        if let Some(ids) = &mut open.device {
+            match self.wire.rdma().filter(|rdma| rdma.open().is_some()) {
+                Some(rdma) => ids.retain(|id| !rdma.has_ended(*id)),
+                // Those that it had not done are the link's now.
+                None => *open = Open { device: None, link: self.link.one_sided() },
+            }
+        }
+        open.link.retain(|op| !self.link.has_ended(*op));
+        open.link.is_empty() && open.device.as_ref().is_none_or(Vec::is_empty)
+    }
+
+    /// One-sided operations that the device has not done yet.
+    fn by_device(&mut self) -> usize {
+        self.wire.rdma().map_or(0, |rdma| rdma.unfinished())
+    }
+
+    /// What is still to go to the peer, also of what nobody waits for: sends and what the device is to do.
+    fn sending(&mut self) -> usize {
+        self.link.sending() + self.by_device()
+    }
+
+    /// Whether frames are still to go out, or the device to do its work, for a peer that may take them.
+    fn is_leaving(&mut self) -> bool {
+        let to_go = !self.wire.is_idle() || self.by_device() > 0;
+        to_go && !self.link.is_severed() && !self.link.peer_left()
+    }
+}
+
+/// One-sided operations that had not ended at some moment.
+pub(crate) struct Open {
+    /// While the device does them.
+    device: Option<Vec<RdmaId>>,
+    link: Vec<OpId>,
 }
 
 /// All lanes of a rank. Held by the fabric and by its progress thread.
@@ -184,20 +221,21 @@ impl Lanes {
                 // What was copied may be anything.
                 self.life.lose(rank, Loss::GaveUp);
                 lane.sever();
-                lane.link.copied(op, false);
+                lane.link.copied(op, Err(OpError::Severed));
             }
-            Ok(()) => lane.link.copied(op, true),
+            Ok(()) => lane.link.copied(op, Ok(())),
             Err(CopyError::Late) => {
                 lane.link.put_back(op);
                 return false;
             }
-            Err(CopyError::Corrupted) => {
-                self.fail(rank, lane, Broken("a corrupted message: its checksum is wrong".into()));
-                lane.link.copied(op, false);
+            Err(CopyError::Changed) => {
+                // The link is as good as before: its own frames have checksums that nobody else can make wrong.
+                tracing::warn!(rank, "a message is not what its sender said: its checksum is wrong");
+                lane.link.copied(op, Err(OpError::Changed));
             }
             Err(CopyError::Failed(error)) => {
                 tracing::warn!(rank, %error, "a message could not be copied");
-                lane.link.copied(op, false);
+                lane.link.copied(op, Err(OpError::Unreachable));
             }
         }
         true
@@ -274,7 +312,8 @@ impl Lanes {
     /// The ranks that are in the middle of an operation on this rank's share, which has ended.
     pub(crate) fn still_working_on(&self, slot: u32, tag: u64) -> Vec<u32> {
         match self.onesided.in_quarantine(slot, tag) {
-            Some(memory) => self.working_on(slot, &memory),
+            Some(Kept::Memory(memory)) => self.working_on(slot, &memory),
+            Some(Kept::Ending) => vec![self.onesided.rank()],
             None => Vec::new(),
         }
     }
@@ -291,9 +330,9 @@ impl Lanes {
         self.onesided.sweep(|slot, memory| self.working_on(slot, memory).is_empty());
     }
 
-    /// Sends that have not ended.
+    /// Sends, and one-sided operations of devices, that have not ended.
     pub(crate) fn sending(&self) -> usize {
-        self.count(|lane| lane.link.sending())
+        self.count(Lane::sending)
     }
 
     fn count(&self, of: impl Fn(&mut Lane) -> usize) -> usize {
@@ -303,7 +342,7 @@ impl Lanes {
 
     /// Whether frames are still to go out.
     pub(crate) fn is_leaving(&self) -> bool {
-        (0..self.lanes.len() as u32).filter_map(|rank| self.lock(rank)).any(|lane| lane.is_leaving())
+        (0..self.lanes.len() as u32).filter_map(|rank| self.lock(rank)).any(|mut lane| lane.is_leaving())
     }
 
     /// Tells all peers that nothing more comes.
@@ -320,7 +359,7 @@ impl Lanes {
     pub(crate) fn give_up(&self) {
         for rank in 0..self.lanes.len() as u32 {
             if let Some(mut lane) = self.lock(rank)
-                && lane.link.sending() > 0
+                && lane.sending() > 0
             {
                 lane.sever();
             }
@@ -372,5 +411,5 @@ impl Lanes {
 
 fn verify(expected: Option<u32>, copied: &(impl Incoming + ?Sized)) -> Result<(), CopyError> {
     let wrong = expected.is_some_and(|expected| checksum::append(0, copied, 0) != expected);
-    if wrong { Err(CopyError::Corrupted) } else { Ok(()) }
+    if wrong { Err(CopyError::Changed) } else { Ok(()) }
 }

@@ -286,6 +286,7 @@ impl Fabric {
             OpError::Unreachable => {
                 FabricError::PeerFailed { op, rank, problem: "the sender's memory could not be mapped".into() }
             }
+            OpError::Changed => FabricError::Changed { op, rank, link },
             OpError::NoSuchKey => FabricError::NoSuchKey { op, rank },
             OpError::OutOfBounds { offset, len, size } => {
                 FabricError::OutOfBounds { op, rank, offset, len, region: size }

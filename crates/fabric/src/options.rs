@@ -31,7 +31,8 @@ pub struct FabricOptions {
     pub farewell: Duration,
     /// Whether everything that goes to another rank carries a checksum, and is refused if it is wrong: no, or yes if
     /// `FULMEN_VERIFY_DATA` is `1`. Frames over devices that promise nothing are always checked. Nothing is sent, and so
-    /// nothing checked, where a rank works on memory that it maps (windows).
+    /// nothing checked, where a rank works on memory that it maps (windows). A large message whose memory is written while
+    /// it is sent ends with [`FabricError::Changed`](crate::FabricError::Changed) then, at both ranks.
     pub verify_data: bool,
     /// How long a rank may acknowledge nothing, over a device that promises nothing, before the link to it is broken: 10 s,
     /// or `FULMEN_SILENCE` in seconds, as long as the coordinator waits for it. A process that is stopped for longer is lost.

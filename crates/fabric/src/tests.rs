@@ -2,23 +2,25 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::Poll;
 use std::thread;
 use std::time::Duration;
 
-use fulmen_memory::{Exposed, Region};
+use fulmen_memory::{Exposed, FileAccess, Region};
 use fulmen_reach::{Node, ReachError, ShareKey};
+use fulmen_soft::{Profile, SoftDevice};
 
 use crate::bootstrap::{Heartbeat, Options, Regroup};
 use crate::driver::{Broken, Parker, Wire, reach};
-use crate::engine::{Exports, Lent, Link, OpError, PREFIX, Source, Target};
+use crate::engine::{At, Atomic, Cancel, Exports, Lent, Link, OpError, PREFIX, Source, Target};
 use crate::lanes::{Lane, Lanes};
 use crate::liveness::Life;
 use crate::onesided::{self, OneSided};
+use crate::recorder::file;
 use crate::{
-    Coordinator, Fabric, FabricError, FabricOptions, Flow, JoinConfig, Loss, Providers, RecoveryError, Secret, Session,
-    StartError,
+    Coordinator, Fabric, FabricError, FabricOptions, Flow, JoinConfig, Loss, Providers, RecoveryError, Rights, Secret,
+    Session, StartError,
 };
 
 /// Never reached when all is well.
@@ -33,11 +35,28 @@ fn filled(fabric: &Fabric, len: usize, byte: u8) -> Exposed {
 
 /// Starts `size` ranks over shared memory, each a thread that gives its node.
 pub(crate) fn start(size: u32) -> Vec<(Fabric, Node)> {
-    start_with(size, LONG)
+    start_with(size, options())
 }
 
-/// The same, where a rank that leaves waits so long for what it still sends.
-fn start_with(size: u32, farewell: Duration) -> Vec<(Fabric, Node)> {
+fn options() -> FabricOptions {
+    FabricOptions { pool: 1 << 20, timeout: LONG, farewell: LONG, ..FabricOptions::default() }
+}
+
+/// The same with these options.
+fn start_with(size: u32, options: FabricOptions) -> Vec<(Fabric, Node)> {
+    start_over(size, &options, |node| Providers { node: Some(node), devices: Vec::new() })
+}
+
+/// Starts `size` ranks over soft devices that have all one-sided operations.
+fn start_devices(size: u32, verify_data: bool) -> Vec<Fabric> {
+    let options = FabricOptions { windows: false, verify_data, ..options() };
+    let providers =
+        |node| Providers { node: None, devices: vec![SoftDevice::open(&node, Profile::Infiniband).unwrap()] };
+    let ranks = start_over(size, &options, providers);
+    ranks.into_iter().map(|(fabric, _)| fabric).collect()
+}
+
+fn start_over(size: u32, given: &FabricOptions, providers: fn(Node) -> Providers) -> Vec<(Fabric, Node)> {
     let secret = Secret::generate().unwrap();
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let heartbeat = Heartbeat { silence: Duration::from_secs(600), ..Heartbeat::default() };
@@ -48,12 +67,11 @@ fn start_with(size: u32, farewell: Duration) -> Vec<(Fabric, Node)> {
     let rank = |rank| {
         let config =
             JoinConfig { coordinator: coordinator.local_addr(), rank, size, secret: secret.clone(), deadline: LONG };
+        let given = given.clone();
         thread::spawn(move || {
             let session = Session::join(&config).unwrap();
-            let options = FabricOptions { pool: 1 << 20, timeout: LONG, farewell, ..FabricOptions::default() };
             let node = Node::open().unwrap();
-            let providers = Providers { node: Some(node.clone()), devices: Vec::new() };
-            (Fabric::start(session, options, providers).unwrap(), node)
+            (Fabric::start(session, given, providers(node.clone())).unwrap(), node)
         })
     };
     let ranks: Vec<_> = (0..size).map(rank).collect();
@@ -190,6 +208,51 @@ fn memory_that_was_withdrawn_is_never_taken_for_the_message() {
 }
 
 #[test]
+fn a_message_that_changes_while_it_is_offered_ends_alone() {
+    let ranks = start_with(2, FabricOptions { verify_data: true, ..options() });
+    let [zero, one] = [0, 1].map(|rank: usize| &ranks[rank].0);
+    let (data, into) = (filled(zero, 100_000, 1), filled(one, 100_000, 0));
+    let send = zero.start_send(1, 5, &data).unwrap();
+    // The offer is out.
+    data.fill(99_999..100_000, 2);
+    let error = one.recv(0, 5, &into, LONG).unwrap_err();
+    assert!(matches!(error, FabricError::Changed { rank: 0, .. }), "{error}");
+    let error = send.wait(LONG).unwrap_err();
+    assert!(matches!(error, FabricError::Changed { rank: 1, .. }), "{error}");
+    let again = zero.start_send(1, 6, &data).unwrap();
+    assert_eq!(one.recv(0, 6, &into, LONG).unwrap(), 100_000);
+    assert_eq!(again.wait(LONG).unwrap(), 100_000);
+    assert_eq!((zero.loss(1), one.loss(0)), (None, None));
+}
+
+#[test]
+fn frames_out_of_memory_that_others_write_are_whole() {
+    let ranks = start_with(2, FabricOptions { verify_data: true, ..options() });
+    let [zero, one] = [0, 1].map(|rank: usize| &ranks[rank].0);
+    let (data, over) = (filled(zero, 8000, 1), AtomicBool::new(false));
+    let into = filled(one, 8000, 0);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut byte = 0_u8;
+            while !over.load(Ordering::Relaxed) {
+                byte = byte.wrapping_add(1);
+                data.fill(0..8000, byte);
+            }
+        });
+        let pass = || -> Result<(), FabricError> {
+            for _ in 0..2000 {
+                zero.send(1, 5, &data, LONG)?;
+                one.recv(0, 5, &into, LONG)?;
+            }
+            Ok(())
+        };
+        let passed = pass();
+        over.store(true, Ordering::Relaxed);
+        passed.unwrap();
+    });
+}
+
+#[test]
 fn a_rank_whose_peer_gave_up_learns_it_from_whatever_it_does_next() {
     type Act = fn(&Fabric) -> FabricError;
     let acts: [Act; 3] = [
@@ -213,7 +276,7 @@ fn a_rank_whose_peer_gave_up_learns_it_from_whatever_it_does_next() {
 
 #[test]
 fn a_rank_that_leaves_gives_up_what_it_still_offers() {
-    let mut ranks = start_with(2, Duration::ZERO);
+    let mut ranks = start_with(2, FabricOptions { farewell: Duration::ZERO, ..options() });
     let (one, _) = ranks.pop().unwrap();
     let (zero, _node) = ranks.pop().unwrap();
     drop(zero.start_send(1, 5, &filled(&zero, 100_000, 1)).unwrap());
@@ -262,9 +325,9 @@ impl Wire for Canned {
 }
 
 /// One-sided operations of a rank that nobody reaches.
-fn alone() -> Arc<OneSided> {
+pub(crate) fn alone() -> Arc<OneSided> {
     let area = Region::alloc(onesided::AREA).unwrap().expose().unwrap();
-    Arc::new(OneSided::new(0, vec![Some(area), None], None, Exports::new(), Box::new(|_| None), None))
+    Arc::new(OneSided::new((1, 0), vec![Some(area), None], None, Exports::new(), Box::new(|_| None), None))
 }
 
 #[test]
@@ -305,4 +368,90 @@ fn whoever_ends_the_operation_of_another_thread_wakes_it() {
     assert_eq!(lane.link.poll(first, nothing), Poll::Ready(Ok(1)));
     assert_eq!(lane.link.awaits_lender(), [Some(second), None]);
     assert_eq!(woken(), 1);
+}
+
+#[test]
+fn no_device_moves_one_sided_bytes_that_are_to_be_verified() {
+    for verify in [false, true] {
+        let ranks = start_devices(2, verify);
+        let by_device = ranks[0].inner.lanes.lock(1).unwrap().wire.rdma().is_some();
+        assert_eq!(by_device, !verify);
+        let memory = filled(&ranks[1], 64, 0);
+        let shared = ranks[1].share(&memory, Rights::all()).unwrap();
+        let remote = ranks[0].remote(1, &shared.key()).unwrap();
+        remote.put_bytes(0, &[3; 64], LONG).unwrap();
+        assert_eq!(remote.fetch_add(8, 1, LONG).unwrap(), 0x0303_0303_0303_0303);
+        shared.close(LONG).unwrap();
+    }
+}
+
+#[test]
+fn a_flush_does_not_wait_for_what_begins_after_it() {
+    let mut lane = Lane::new(Link::new(reach::config(&Flow::default(), false)), Box::new(Canned(Vec::new())));
+    let at = At { key: 1, offset: 0 };
+    let before = lane.link.atomic(at, Atomic::FetchAdd(1));
+    let mut open = lane.open();
+    lane.link.atomic(at, Atomic::FetchAdd(1));
+    assert!(!lane.have_ended(&mut open));
+    assert_eq!(lane.link.cancel(before), Cancel::Released);
+    assert!(lane.have_ended(&mut open) && !lane.is_quiet());
+}
+
+#[test]
+fn a_fence_keeps_mapped_words_behind_bytes_that_go_over_the_link() {
+    const LEN: usize = 1 << 20;
+    let ranks: Vec<_> = start(2).into_iter().map(|(fabric, _)| fabric).collect();
+    let path = std::env::temp_dir().join(format!("fulmen-fence-{}", std::process::id()));
+    let file = std::fs::File::options().read(true).write(true).create(true).truncate(true).open(&path).unwrap();
+    file.set_len(LEN as u64).unwrap();
+    // Peers cannot map what is a file.
+    let bytes = Region::map_file(&file, FileAccess::ReadWrite).unwrap().expose().unwrap().slice(0..LEN);
+    std::fs::remove_file(&path).unwrap();
+    let word = filled(&ranks[0], 8, 0);
+    let [far, near] = [&bytes, &word].map(|memory| ranks[0].share(memory, Rights::all()).unwrap());
+    let [to_far, to_near] = [&far, &near].map(|shared| ranks[1].remote(0, &shared.key()).unwrap());
+    let data = Region::alloc(LEN).unwrap().expose().unwrap().slice(0..LEN);
+    for round in 1..=20_u8 {
+        data.fill(0..LEN, round);
+        let put = to_far.start_put(0, &data).unwrap();
+        ranks[1].fence(0).unwrap();
+        to_near.fetch_add(0, 1, LONG).unwrap();
+        let mut last = [0];
+        bytes.read(LEN - 1, &mut last);
+        assert_eq!(last, [round], "the word overtook the bytes");
+        put.wait(LONG).unwrap();
+    }
+    far.close(LONG).unwrap();
+    near.close(LONG).unwrap();
+}
+
+#[test]
+fn one_sided_operations_of_devices_are_recorded() {
+    let ranks = start_devices(2, false);
+    let memory = filled(&ranks[0], 64, 0);
+    let shared = ranks[0].share(&memory, Rights::all()).unwrap();
+    let remote = ranks[1].remote(0, &shared.key()).unwrap();
+    let data = filled(&ranks[1], 16, 1);
+    remote.put(8, &data, LONG).unwrap();
+    remote.get_bytes(8, &mut [0; 16], LONG).unwrap();
+    remote.put_counted(8, &data, (&remote, 0, 1), LONG).unwrap();
+    remote.start_fetch_add(0, 1).unwrap().wait(LONG).unwrap();
+    remote.compare_swap(0, 2, 3, LONG).unwrap();
+    remote.batch().fetch_add(0, 1).put(8, &[1; 4]).post(LONG).unwrap();
+    let folder = std::env::temp_dir().join(format!("fulmen-one-sided-{}", std::process::id()));
+    let path = ranks[1].recorder().write(&folder).unwrap().unwrap();
+    let read = file::read(&std::fs::read(path).unwrap()).unwrap();
+    std::fs::remove_dir_all(&folder).unwrap();
+    assert!(read.operations.iter().all(|done| done.phase == file::Phase::Done && done.peer == Some(0)));
+    let done = read.operations.iter().map(|done| (&*done.op, done.sequence, done.bytes));
+    let expected = [
+        ("put", 8, 16),
+        ("get", 8, 16),
+        ("put_counted", 8, 16),
+        ("fetch_add", 0, 8),
+        ("compare_swap", 0, 8),
+        ("batch", 0, 12),
+    ];
+    assert_eq!(done.collect::<Vec<_>>(), expected);
+    shared.close(LONG).unwrap();
 }

@@ -119,6 +119,9 @@ impl<'a> Waiter<'a> {
     fn look(&mut self) -> Result<Next, FabricError> {
         self.polls = self.polls.saturating_add(BURST);
         if self.polls.is_multiple_of(PUMP) {
+            if self.polls == PUMP {
+                self.inner.recorder.waits();
+            }
             self.lanes.pump_all();
         }
         let life = &self.lanes.life;
@@ -157,6 +160,8 @@ impl<'a> Waiter<'a> {
     fn park(&mut self, ready: &mut dyn FnMut() -> bool) {
         let waited = self.started.map_or(Duration::ZERO, |start| start.elapsed());
         let timeout = self.lanes.until_deadline(self.timeout.saturating_sub(waited).min(self.nap));
+        // Where there are few polls before.
+        self.inner.recorder.waits();
         let losses = self.losses;
         let lanes = self.lanes;
         lanes.parker.park(timeout, &mut || ready() || lanes.life.count() != losses || lanes.pump_all());

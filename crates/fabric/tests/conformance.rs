@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fulmen_fabric::conformance::{Bench, Verdict, run, run_some};
+use fulmen_fabric::conformance::{Bench, Verdict, names, run, run_some};
 use fulmen_fabric::{FabricOptions, Providers};
 use fulmen_reach::Node;
 use fulmen_soft::{Profile, SoftDevice};
@@ -96,12 +96,40 @@ fn faulty_infiniband() {
     run(&Broken { profile: Profile::Infiniband, plan, verify: true }).assert_passed();
 }
 
-/// Everything that an unreliable device may do.
-#[test]
-fn faulty_thunderbolt() {
-    let odds = Odds::one_in(60);
+/// Everything that an unreliable device may do, more seldom where the tests are to be short. It waits for what is to come
+/// again more than it works, so that its cases are dealt out to tests that run side by side.
+fn faulty_thunderbolt(part: usize) {
+    let full = std::env::var_os("FULMEN_TEST_TIER").is_some_and(|tier| tier == "full");
+    let odds = Odds::one_in(if full { 60 } else { 200 });
     let plan = FaultPlan { drop: odds, duplicate: odds, corrupt: odds, delay: Odds::one_in(10), ..FaultPlan::quiet(2) };
-    run(&Broken { profile: Profile::Thunderbolt, plan, verify: true }).assert_passed();
+    let bench = Broken { profile: Profile::Thunderbolt, plan, verify: true };
+    let mine: Vec<_> = names().into_iter().skip(part).step_by(PARTS).collect();
+    let report = run_some(&bench, &|case| mine.contains(&case), &mut |case, verdict| {
+        println!("{}: {case}: {verdict:?}", bench.name());
+    });
+    report.assert_passed();
+}
+
+const PARTS: usize = 4;
+
+#[test]
+fn faulty_thunderbolt_first_part() {
+    faulty_thunderbolt(0);
+}
+
+#[test]
+fn faulty_thunderbolt_second_part() {
+    faulty_thunderbolt(1);
+}
+
+#[test]
+fn faulty_thunderbolt_third_part() {
+    faulty_thunderbolt(2);
+}
+
+#[test]
+fn faulty_thunderbolt_last_part() {
+    faulty_thunderbolt(PARTS - 1);
 }
 
 /// Cases of these themes fail over this bench, and say how.

@@ -51,6 +51,7 @@
 
 mod init;
 
+pub use fulmen_cluster::sync;
 pub use fulmen_collectives::{
     Buffer, CollectiveError, Complex64, DType, Data, Element, Group, Outgoing, ReduceOp, Unsupported,
 };

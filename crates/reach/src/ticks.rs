@@ -1,6 +1,6 @@
 //! A clock that costs a few nanoseconds to read.
 
-use rustix::time::{ClockId, clock_gettime};
+use rustix::time::{ClockId, Timespec, clock_gettime};
 
 /// A clock that only counts: the processor's counter where that runs at one pace on all processors, else the system's
 /// monotonic clock in nanoseconds, which costs some tens of them. What a tick is worth is found by reading it and another
@@ -25,6 +25,20 @@ impl Ticks {
         if self.counter { counter::read() } else { monotonic() }
     }
 
+    /// Nanoseconds of the system's monotonic clock as they were at its last tick, which costs less than any clock of this
+    /// kind where the system offers it (Linux); elsewhere, as they are.
+    #[inline]
+    #[must_use]
+    pub fn last_tick() -> u64 {
+        nanoseconds(clock_gettime(TICKED))
+    }
+
+    /// How old [`Ticks::last_tick`] is at most, in nanoseconds.
+    #[must_use]
+    pub fn tick() -> u64 {
+        nanoseconds(rustix::time::clock_getres(TICKED))
+    }
+
     /// What is counted, for people.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -38,8 +52,17 @@ impl Default for Ticks {
     }
 }
 
+#[cfg(target_os = "linux")]
+const TICKED: ClockId = ClockId::MonotonicCoarse;
+#[cfg(not(target_os = "linux"))]
+const TICKED: ClockId = ClockId::Monotonic;
+
 fn monotonic() -> u64 {
-    let time = clock_gettime(ClockId::Monotonic);
+    nanoseconds(clock_gettime(ClockId::Monotonic))
+}
+
+#[inline]
+fn nanoseconds(time: Timespec) -> u64 {
     (time.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec as u64)
 }
 
@@ -103,6 +126,15 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
+
+    #[test]
+    fn the_last_tick_is_behind_the_clock_and_follows_it() {
+        let (first, now) = (Ticks::last_tick(), monotonic());
+        assert!(first <= now && Ticks::tick() >= 1);
+        std::thread::sleep(Duration::from_millis(100));
+        let second = Ticks::last_tick();
+        assert!(second > now && second <= monotonic(), "{first} {now} {second}");
+    }
 
     #[test]
     fn it_counts_up_at_one_pace() {

@@ -3,7 +3,7 @@
 use std::task::Poll;
 use std::time::Duration;
 
-use fulmen_fabric::engine::{Into, Lent, Verdict};
+use fulmen_fabric::engine::{Into, Lent, OpError, Verdict};
 
 use crate::end::{What, Wire, Work};
 use crate::network::{Carrier, EndId, Happening, MICRO, Time};
@@ -254,7 +254,7 @@ impl World<'_> {
                 drop(copy);
                 let own = self.end(end).expect("it has given the copy out");
                 own.link.sever();
-                own.link.copied(op, false);
+                own.link.copied(op, Err(OpError::Unreachable));
                 self.sever(end)?;
                 return Ok(false);
             };
@@ -267,7 +267,7 @@ impl World<'_> {
             let Into::Memory(into) = copy.into else { unreachable!("nobody lends memory here") };
             from.copy_to(copy.from.offset as usize, &into, 0, copy.len as usize);
             drop(into);
-            self.end(end).expect("it has given the copy out").link.copied(copy.op, true);
+            self.end(end).expect("it has given the copy out").link.copied(copy.op, Ok(()));
             self.inspect(end)?;
         }
         Ok(any)

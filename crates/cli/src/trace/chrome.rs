@@ -29,7 +29,7 @@ pub fn events(world: &World) -> Value {
             if operation.started {
                 // They overlap on their thread, so each is a track of its own.
                 event["ph"] = "b".into();
-                event["id"] = format!("{rank}.{}", operation.n).into();
+                event["id"] = format!("{rank}.{}.{}", operation.thread, operation.n).into();
                 let mut last = event.clone();
                 last["ph"] = "e".into();
                 last["ts"] = micros(end).into();
@@ -70,6 +70,7 @@ fn args(operation: &Operation) -> Value {
         "sequence": operation.sequence.to_string(),
         "peer": operation.peer,
         "bytes": operation.bytes,
+        "exact": operation.exact,
     })
 }
 

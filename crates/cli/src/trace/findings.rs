@@ -179,9 +179,7 @@ fn why_behind(world: &World, rank: u32, last: Option<&Operation>, front: &Operat
             )
         }
         None => {
-            let reaches = world.ranks[&rank].operations.first().is_none_or(|first| first.begin <= front.begin)
-                || world.ranks[&rank].header.operations <= world.ranks[&rank].header.capacity;
-            if reaches {
+            if world.ranks[&rank].header.since.is_none_or(|since| since <= front.begin) {
                 format!("never entered {name}, nor any call of that group on record")
             } else {
                 format!("did not enter {name} in all that is on record")

@@ -127,6 +127,7 @@ fn shift(read: &mut Read, by: i128) {
     let moved = |at: &mut u64| *at = (i128::from(*at) + by).clamp(0, i128::from(u64::MAX)) as u64;
     moved(&mut read.header.began);
     moved(&mut read.header.written);
+    read.header.since.iter_mut().for_each(moved);
     read.header.failure.iter_mut().for_each(|failure| moved(&mut failure.at));
     read.notes.iter_mut().for_each(|note| moved(&mut note.at));
     for Operation { begin, end, .. } in &mut read.operations {
@@ -230,6 +231,7 @@ pub(super) mod tests {
             begin: begin * 1_000_000_000,
             end: end.map(|(at, _)| at * 1_000_000_000),
             thread: 1,
+            exact: true,
             started: false,
         }
     }

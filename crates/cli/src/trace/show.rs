@@ -84,9 +84,13 @@ pub fn text(world: &World, found: &Findings, last: usize) -> String {
 }
 
 fn row(world: &World, operation: &Operation) -> String {
-    let at = Moment(operation.begin.saturating_sub(world.origin));
+    let mut at = Moment(operation.begin.saturating_sub(world.origin)).to_string();
+    if !operation.exact {
+        at.insert(0, '~');
+    }
     let outcome = match (operation.phase, operation.end) {
         (Phase::Running, _) | (_, None) => "running".to_owned(),
+        (Phase::Done, _) if !operation.exact => "done at once".to_owned(),
         (phase, Some(end)) => {
             let took = end.saturating_sub(operation.begin) as f64 / 1e3;
             let word = match phase {

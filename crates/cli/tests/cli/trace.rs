@@ -104,6 +104,12 @@ fn a_rank_that_never_enters_an_operation_is_named_after_the_deadline() {
     there.sort_unstable();
     assert_eq!(there, [0, 1, 3]);
     assert_eq!(found["ranks"][2]["last"].as_array().unwrap().len(), 3);
+    for rank in there {
+        // The clock was looked at when the wait began to last.
+        let last = found["ranks"][rank as usize]["last"].as_array().unwrap();
+        let call = last.iter().find(|call| call["sequence"] == 5).unwrap();
+        assert_eq!(call["exact"], true, "{call}");
+    }
 
     let timeline = runtime.path().join("timeline.json");
     assert_eq!(trace(&["--chrome", timeline.to_str().unwrap(), &directory]).code, Some(0));

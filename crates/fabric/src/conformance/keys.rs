@@ -125,7 +125,12 @@ fn foreign(seat: &mut Seat<'_>) -> Outcome {
         }
         for cut in 0..good.len() {
             ensure!(RemoteKey::from_bytes(&good[..cut]).is_err(), "{cut} bytes of a key are one");
+            let mut changed = good.clone();
+            changed[cut] ^= 0x10;
+            ensure!(RemoteKey::from_bytes(&changed).is_err(), "a key whose byte {cut} was changed is one");
         }
+        let old = seat.remote(1, &keys[1].of_generation(seat.generation() ^ 1));
+        ensure_error!(old, FabricError::NoSuchKey { rank: 1, .. }, "a key of another generation");
     }
     seat.meet()?;
     pattern::check_all(shared.memory(), 0, "memory after what was refused")?;

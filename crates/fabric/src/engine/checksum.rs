@@ -10,12 +10,19 @@ const PIECE: usize = 2048;
 /// The checksum of what `crc` is the checksum of, followed by these bytes from `from` on.
 #[must_use]
 pub fn append(crc: u32, bytes: &(impl Incoming + ?Sized), from: usize) -> u32 {
+    append_and(crc, bytes, from, |_| ())
+}
+
+/// The same, and hands on the very bytes whose checksum it is, piece by piece. Each is read once: they may change meanwhile.
+#[must_use]
+pub fn append_and(crc: u32, bytes: &(impl Incoming + ?Sized), from: usize, mut then: impl FnMut(&[u8])) -> u32 {
     let mut piece = [0; PIECE];
     let (mut crc, mut at) = (crc, from);
     while at < bytes.len() {
         let len = PIECE.min(bytes.len() - at);
         bytes.read(at, &mut piece[..len]);
         crc = crc32c::crc32c_append(crc, &piece[..len]);
+        then(&piece[..len]);
         at += len;
     }
     crc

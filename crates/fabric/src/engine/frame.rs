@@ -150,6 +150,7 @@ pub(super) enum Status {
     Truncated = 1,
     Cancelled = 2,
     Failed = 3,
+    Changed = 4,
 }
 
 impl Status {
@@ -159,6 +160,7 @@ impl Status {
             1 => Status::Truncated,
             2 => Status::Cancelled,
             3 => Status::Failed,
+            4 => Status::Changed,
             _ => return Err(ProtocolError::Malformed { what: "the status of a Fin" }),
         })
     }
@@ -170,6 +172,7 @@ impl Status {
             Status::Truncated => Err(OpError::Refused { len }),
             Status::Cancelled => Err(OpError::Cancelled),
             Status::Failed => Err(OpError::Unreachable),
+            Status::Changed => Err(OpError::Changed),
         }
     }
 }

@@ -393,10 +393,9 @@ impl Link {
             |message: &Unexpected| matches!(message.body, UnexpectedBody::Offer { peer_op, .. } if peer_op == number);
         // Else it has met a receive, whose Fin is on its way or will be.
         if let Some(at) = self.unexpected.iter().position(offered)
-            && let Some(message) = self.unexpected.remove(at)
+            && self.unexpected.remove(at).is_some()
         {
-            self.control.push_back(Control::Fin { op: number, status: Status::Cancelled, len: 0 });
-            self.release(message.weight());
+            self.control.push_back(Control::TakenBack { op: number });
         }
     }
 

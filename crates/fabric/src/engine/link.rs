@@ -4,7 +4,7 @@ use std::task::Poll;
 use super::exports::Exports;
 use super::fallback::Fallback;
 use super::frame::Status;
-use super::matching::{Unexpected, UnexpectedBody, meets};
+use super::matching::{EACH, Unexpected, UnexpectedBody, meets};
 use super::moves::Posting;
 use super::onesided::OneSided;
 use super::ops::{Op, OpId, Ops, Recv, RecvFor, RecvPhase, Send, SendFor, SendPhase, Source, Target};
@@ -57,9 +57,25 @@ pub enum Cancel {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Control {
-    Cts { op: u64, to: OpId, granted: u64, stream: bool },
-    Fin { op: u64, status: Status, len: u64 },
-    Cancel { op: OpId },
+    Cts {
+        op: u64,
+        to: OpId,
+        granted: u64,
+        stream: bool,
+    },
+    Fin {
+        op: u64,
+        status: Status,
+        len: u64,
+    },
+    Cancel {
+        op: OpId,
+    },
+    /// A Fin for an offer that the peer took back before a receive met it. It still counts as kept: else a peer that offers
+    /// and takes back without end, and lets no answer go out, would have answers pile up here.
+    TakenBack {
+        op: u64,
+    },
     Forsake,
 }
 
@@ -416,12 +432,14 @@ impl Link {
         self.inbound = Inbound::Nothing;
         let ops = &self.ops;
         self.out.retain(|op| ops.is_live(*op) && matches!(ops.peek(*op), Op::Send(_)));
+        // What is incomplete stays so; an offer of a peer that is gone cannot be taken.
+        let mut dropped = 0;
         if self.severed {
+            let taken_back = |control: &&Control| matches!(control, Control::TakenBack { .. });
+            dropped = self.control.iter().filter(taken_back).count() as u64 * EACH;
             self.control.clear();
             self.one.clear_answers();
         }
-        // What is incomplete stays so; an offer of a peer that is gone cannot be taken.
-        let mut dropped = 0;
         self.unexpected.retain(|message| {
             let whole =
                 matches!(&message.body, UnexpectedBody::Bytes { bytes, total, .. } if bytes.len() as u64 == *total);

@@ -27,10 +27,12 @@ pub(super) fn meets(one: u64, other: u64) -> bool {
     (one ^ other) & !LABEL == 0
 }
 
+/// What each message counts towards the bound, beside its bytes.
+pub(super) const EACH: u64 = 64;
+
 impl Unexpected {
     /// What it counts towards the bound.
     pub(super) fn weight(&self) -> u64 {
-        const EACH: u64 = 64;
         match &self.body {
             UnexpectedBody::Bytes { bytes, .. } => bytes.len() as u64 + EACH,
             UnexpectedBody::Offer { .. } => EACH,

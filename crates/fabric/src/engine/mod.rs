@@ -25,8 +25,11 @@
 //! - *Offered* ([`Source::Offered`]): an Rts says where the bytes are. When it has met its receive, they move with one copy:
 //!   [`Rendezvous::Mapped`], the receiver copies them out of the sender's memory and says Fin; [`Rendezvous::Matched`], the
 //!   receiver's driver posts receives for them, Cts grants what was posted, the sender's driver sends exactly as many bytes
-//!   in chunks of the same lengths on a channel of its own, and Fin comes from the receiver, so that the end of a send always
-//!   means delivery. It also waits until the sender's device holds the memory no longer.
+//!   in chunks of the same lengths on a channel of its own, and Fin comes from the receiver. Such a send ends with delivery,
+//!   and when the sender's device holds the memory no longer. Where the receiver cannot have the bytes in this way (its
+//!   memory is not registered, or the channel of large moves [was given up](Link::give_up_moves)), its Cts asks for them as
+//!   a stream: they come in fragments, and the send ends well with the last of them, as that of an eager message does. It
+//!   has met its receive then, whose memory is long enough, but that the bytes have come the sender does not know.
 //!
 //! # One-sided operations
 //!
@@ -98,7 +101,8 @@ pub struct Config {
     /// How registered messages move.
     pub rendezvous: Rendezvous,
     /// Whether every frame and every large message carries a checksum. Frames get theirs from the driver. Memory that others
-    /// may write has none that lasts, so that all bytes of one-sided operations then go in frames.
+    /// may write has none that lasts, so that all bytes of one-sided operations then go in frames, and a message that changes
+    /// while it is offered ends with [`OpError::Changed`] at both ends, or comes as it is where it falls back to frames.
     pub verify: bool,
     /// A bug that a simulator is to find.
     #[cfg(feature = "planted-bugs")]
@@ -182,6 +186,9 @@ pub enum OpError {
     /// The receiver could not reach the sender's memory.
     #[error("the receiver could not reach the sender's memory")]
     Unreachable,
+    /// The bytes that the receiver copied are not those of which the offer has the checksum.
+    #[error("the bytes of the message are not those that were offered")]
+    Changed,
     /// The owner has exported no memory under this key, or has taken it back.
     #[error("no memory has this key")]
     NoSuchKey,

@@ -94,18 +94,20 @@ impl Link {
         }
     }
 
-    /// A copy that was taken has been made, or the peer's memory could not be reached: also because it is no longer
-    /// what was offered, for which the link is severed first.
-    pub fn copied(&mut self, op: OpId, reached: bool) {
+    /// A copy that was taken has been made, or why not: the peer's memory could not be reached ([`OpError::Unreachable`]),
+    /// the bytes are others than its sender said ([`OpError::Changed`]), or the peer has withdrawn them, for which the link
+    /// is severed first.
+    pub fn copied(&mut self, op: OpId, copied: Result<(), OpError>) {
         // Severing the link may have ended it meanwhile.
         if !self.ops.is_live(op) {
             return;
         }
         let Op::Recv(Recv { phase: RecvPhase::Copying { peer_op, len, .. }, .. }) = *self.ops.get(op) else { return };
-        let (status, outcome) = match reached {
-            true => (Status::Delivered, Ok(len)),
-            false if self.severed => (Status::Failed, Err(OpError::Severed)),
-            false => (Status::Failed, Err(OpError::Unreachable)),
+        let (status, outcome) = match copied {
+            Ok(()) => (Status::Delivered, Ok(len)),
+            Err(_) if self.severed => (Status::Failed, Err(OpError::Severed)),
+            Err(OpError::Changed) => (Status::Changed, Err(OpError::Changed)),
+            Err(_) => (Status::Failed, Err(OpError::Unreachable)),
         };
         self.say_fin(op, peer_op, status, len);
         self.finish(op, outcome);

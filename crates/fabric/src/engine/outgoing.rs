@@ -7,8 +7,10 @@ use zerocopy::{Immutable, IntoBytes};
 
 use super::frame::{
     ABORT, CtsBody, FRAGMENT_HEADER, FinBody, FragmentBody, Header, Kind, MATCHED, PREFIX, Prefix, RtsBody, STREAM,
+    Status,
 };
 use super::link::{Control, Lent, Link};
+use super::matching::EACH;
 use super::ops::{Op, OpId, Send, SendFor, SendPhase, Source};
 use super::{RESERVE, checksum};
 
@@ -148,7 +150,9 @@ impl Link {
             }
             Step::Bye => self.closing = false,
             Step::Control => {
-                self.control.pop_front();
+                if let Some(Control::TakenBack { .. }) = self.control.pop_front() {
+                    self.release(EACH);
+                }
             }
             Step::Answers(count) => self.answers_sent(count),
             Step::Asks(count) => {
@@ -235,6 +239,10 @@ impl Link {
             }
             Control::Fin { op, status, len } => {
                 self.frame(Kind::Fin, status as u8, op, &FinBody { len: len.into() }, Body::Empty, step)
+            }
+            Control::TakenBack { op } => {
+                let body = FinBody { len: 0.into() };
+                self.frame(Kind::Fin, Status::Cancelled as u8, op, &body, Body::Empty, step)
             }
             Control::Forsake => self.frame(Kind::Forsake, 0, 0, &(), Body::Empty, step),
             Control::Cancel { op } => self.frame(Kind::Cancel, 0, op.to_u64(), &(), Body::Empty, step),

@@ -77,12 +77,8 @@ impl<'a> Batch<'a> {
         let bytes = std::mem::take(&mut self.bytes);
         let remote = self.remote;
         for request in &requests {
-            let (need, offset, len) = match request {
-                Request::Put { offset, len, .. } => (Rights::WRITE, offset, *len),
-                Request::Get { offset, into } => (Rights::READ, offset, into.len()),
-                Request::FetchAdd { offset, .. } | Request::CompareSwap { offset, .. } => (Rights::ATOMIC, offset, 8),
-            };
-            remote.check(request.name(), need, *offset, len)?;
+            let (need, offset, len) = request.place();
+            remote.check(request.name(), need, offset, len)?;
         }
         if let Path::Link = remote.path {
             return remote.link_batch(requests, &bytes, timeout);
@@ -97,6 +93,23 @@ impl<'a> Batch<'a> {
         };
         requests.into_iter().map(each).collect()
     }
+}
+
+impl Request {
+    /// What it needs, and where it works on how many bytes.
+    fn place(&self) -> (Rights, u64, usize) {
+        match self {
+            Request::Put { offset, len, .. } => (Rights::WRITE, *offset, *len),
+            Request::Get { offset, into } => (Rights::READ, *offset, into.len()),
+            Request::FetchAdd { offset, .. } | Request::CompareSwap { offset, .. } => (Rights::ATOMIC, *offset, 8),
+        }
+    }
+}
+
+/// The offset of the first operation, and the bytes of all: what is recorded of a batch.
+pub(super) fn extent(requests: &[Request]) -> (u64, usize) {
+    let len = requests.iter().map(|request| request.place().2).sum();
+    (requests.first().map_or(0, |request| request.place().1), len)
 }
 
 impl fmt::Debug for Batch<'_> {

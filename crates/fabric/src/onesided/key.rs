@@ -11,6 +11,8 @@ use crate::engine::Rights;
 /// has it can do what its rights say until the share ends; it cannot be guessed, and means nothing after that.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemoteKey {
+    /// Of the owner's world: ranks of another one are others.
+    pub(super) generation: u64,
     /// The owner.
     pub(super) rank: u32,
     pub(super) len: u64,
@@ -24,14 +26,18 @@ pub struct RemoteKey {
 
 /// Bytes that are no key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("these {len} bytes are no key of shared memory: pass on what RemoteKey::to_bytes gave, from the same release")]
+#[error(
+    "these {len} bytes are no key of shared memory: pass on what RemoteKey::to_bytes gave, unchanged, from the same release"
+)]
 pub struct InvalidKey {
     /// How many there are.
     pub len: usize,
 }
 
 /// Before the rest of a key's bytes, so that other data is not taken for one.
-const MARK: [u8; 2] = *b"K1";
+const MARK: [u8; 2] = *b"K2";
+/// Bytes of the checksum behind them: of what was changed on its way, nothing is believed.
+const CHECKSUM: usize = 4;
 
 impl RemoteKey {
     /// The rank that shares the memory.
@@ -64,19 +70,31 @@ impl RemoteKey {
         RemoteKey { tag: self.tag ^ wrong, device: None, ..self.clone() }
     }
 
+    /// The same key, of another generation of ranks.
+    #[cfg(feature = "conformance")]
+    pub(crate) fn of_generation(&self, generation: u64) -> RemoteKey {
+        RemoteKey { generation, ..self.clone() }
+    }
+
     /// The key as bytes.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
-        postcard::to_extend(self, MARK.to_vec()).expect("a vector takes what is written to it")
+        let mut bytes = postcard::to_extend(self, MARK.to_vec()).expect("a vector takes what is written to it");
+        bytes.extend(crc32c::crc32c(&bytes).to_le_bytes());
+        bytes
     }
 
     /// The key that these bytes are.
     ///
     /// # Errors
-    /// [`InvalidKey`] if they are none.
+    /// [`InvalidKey`] if they are none, or if any of them was changed.
     pub fn from_bytes(bytes: &[u8]) -> Result<RemoteKey, InvalidKey> {
         let invalid = || InvalidKey { len: bytes.len() };
-        let rest = bytes.strip_prefix(&MARK).ok_or_else(invalid)?;
+        let (said, checksum) = bytes.split_last_chunk::<CHECKSUM>().ok_or_else(invalid)?;
+        if crc32c::crc32c(said) != u32::from_le_bytes(*checksum) {
+            return Err(invalid());
+        }
+        let rest = said.strip_prefix(&MARK).ok_or_else(invalid)?;
         let (key, rest) = postcard::take_from_bytes::<RemoteKey>(rest).map_err(|_| invalid())?;
         if rest.is_empty() { Ok(key) } else { Err(invalid()) }
     }
@@ -101,13 +119,21 @@ mod tests {
 
     #[test]
     fn bytes_give_the_key_back() {
-        let key = RemoteKey { rank: 3, len: 1 << 40, rights: 7, slot: 4095, tag: u64::MAX, device: None };
+        let key =
+            RemoteKey { generation: 9, rank: 3, len: 1 << 40, rights: 7, slot: 4095, tag: u64::MAX, device: None };
         let bytes = key.to_bytes();
         assert_eq!(RemoteKey::from_bytes(&bytes), Ok(key.clone()));
         for cut in 0..bytes.len() {
             assert_eq!(RemoteKey::from_bytes(&bytes[..cut]), Err(InvalidKey { len: cut }));
         }
-        assert!(RemoteKey::from_bytes(&[bytes, vec![0]].concat()).is_err());
+        assert!(RemoteKey::from_bytes(&[bytes.clone(), vec![0]].concat()).is_err());
+        for at in 0..bytes.len() {
+            for bit in 0..8 {
+                let mut changed = bytes.clone();
+                changed[at] ^= 1 << bit;
+                assert!(RemoteKey::from_bytes(&changed).is_err(), "byte {at} was changed");
+            }
+        }
         assert!(!format!("{key:?}").contains("18446744073709551615"), "the tag is a secret");
     }
 
@@ -116,6 +142,7 @@ mod tests {
         fn garbage_is_no_panic(mut bytes in prop::collection::vec(any::<u8>(), 0..64), marked in any::<bool>()) {
             if marked && bytes.len() >= 2 {
                 bytes[..2].copy_from_slice(&MARK);
+                bytes.extend(crc32c::crc32c(&bytes).to_le_bytes());
             }
             if let Ok(key) = RemoteKey::from_bytes(&bytes) {
                 prop_assert_eq!(RemoteKey::from_bytes(&key.to_bytes()), Ok(key));

@@ -3,6 +3,7 @@
 
 use std::sync::MutexGuard;
 use std::task::Poll;
+use std::thread;
 use std::time::Duration;
 
 use fulmen_memory::{Block, Exposed};
@@ -11,9 +12,9 @@ use super::Remote;
 use super::batch;
 use super::remote::{COMPARE_SWAP, FETCH_ADD, GET, PUT};
 use crate::driver::device::{RdmaId, Request, Verb};
-use crate::engine::{At, Atomic, Counter, Lent, OpError, OpId, Source, Target};
+use crate::engine::{At, Atomic, Cancel, Counter, Lent, OpError, OpId, Source, Target};
 use crate::lanes::Lane;
-use crate::{Fabric, FabricError, OpName, Operation, clock};
+use crate::{Action, Fabric, FabricError, OpName, Operation, What, clock};
 
 /// The word that a put counts in, and how much.
 type Count<'a> = Option<(&'a Remote, u64, u64)>;
@@ -39,8 +40,10 @@ impl Remote {
         count: Count<'_>,
         timeout: Duration,
     ) -> Result<(), FabricError> {
-        let begun = self.begin_put(offset, data, count)?;
-        self.fabric.finish_begun(PUT, self.rank, begun, timeout).map(drop)
+        self.recorded(put_action(&count), offset, data.len(), || {
+            let begun = self.begin_put(offset, data, count)?;
+            self.fabric.finish_begun(PUT, self.rank, begun, timeout).map(drop)
+        })
     }
 
     pub(super) fn link_put_bytes(&self, offset: u64, data: &[u8], timeout: Duration) -> Result<(), FabricError> {
@@ -48,20 +51,24 @@ impl Remote {
             staged.write(0, data);
             return self.link_put(offset, &staged, None, timeout);
         }
-        let mut lane = self.fabric.lane(PUT, self.rank)?;
-        if data.len() <= COPIED {
-            let op = lane.link.put(self.at(offset), Source::Bytes(data.into()), None);
+        self.recorded(Action::Put, offset, data.len(), || {
+            let mut lane = self.fabric.lane(PUT, self.rank)?;
+            if data.len() <= COPIED {
+                let op = lane.link.put(self.at(offset), Source::Bytes(data.into()), None);
+                drop(lane);
+                return self.fabric.finish(PUT, self.rank, op, timeout, &mut Lent::Nothing).map(drop);
+            }
+            let op = lane.link.put(self.at(offset), Source::Lent(data.len() as u64), None);
             drop(lane);
-            return self.fabric.finish(PUT, self.rank, op, timeout, &mut Lent::Nothing).map(drop);
-        }
-        let op = lane.link.put(self.at(offset), Source::Lent(data.len() as u64), None);
-        drop(lane);
-        self.fabric.finish(PUT, self.rank, op, timeout, &mut Lent::Source(op, data)).map(drop)
+            self.fabric.finish(PUT, self.rank, op, timeout, &mut Lent::Source(op, data)).map(drop)
+        })
     }
 
     pub(super) fn link_get(&self, offset: u64, into: &Exposed, timeout: Duration) -> Result<(), FabricError> {
-        let begun = self.begin_get(offset, into)?;
-        self.fabric.finish_begun(GET, self.rank, begun, timeout).map(drop)
+        self.recorded(Action::Get, offset, into.len(), || {
+            let begun = self.begin_get(offset, into)?;
+            self.fabric.finish_begun(GET, self.rank, begun, timeout).map(drop)
+        })
     }
 
     pub(super) fn link_get_bytes(&self, offset: u64, into: &mut [u8], timeout: Duration) -> Result<(), FabricError> {
@@ -70,10 +77,12 @@ impl Remote {
             staged.read(0, into);
             return Ok(());
         }
-        let mut lane = self.fabric.lane(GET, self.rank)?;
-        let op = lane.link.get(self.at(offset), Target::Lent(into.len() as u64));
-        drop(lane);
-        self.fabric.finish(GET, self.rank, op, timeout, &mut Lent::Target(op, into)).map(drop)
+        self.recorded(Action::Get, offset, into.len(), || {
+            let mut lane = self.fabric.lane(GET, self.rank)?;
+            let op = lane.link.get(self.at(offset), Target::Lent(into.len() as u64));
+            drop(lane);
+            self.fabric.finish(GET, self.rank, op, timeout, &mut Lent::Target(op, into)).map(drop)
+        })
     }
 
     /// Memory that the device reaches, for bytes that it does not. None where it has no use for it.
@@ -89,8 +98,10 @@ impl Remote {
         atomic: Atomic,
         timeout: Duration,
     ) -> Result<u64, FabricError> {
-        let begun = self.begin_atomic(name, offset, atomic)?;
-        self.fabric.finish_begun(name, self.rank, begun, timeout)
+        self.recorded(atomic_action(atomic), offset, 8, || {
+            let begun = self.begin_atomic(name, offset, atomic)?;
+            self.fabric.finish_begun(name, self.rank, begun, timeout)
+        })
     }
 
     pub(super) fn link_start_put(
@@ -100,12 +111,12 @@ impl Remote {
         count: Count<'_>,
     ) -> Result<Operation, FabricError> {
         let begun = self.begin_put(offset, data, count)?;
-        Ok(self.fabric.go_on_begun(PUT, self.rank, begun))
+        Ok(self.go_on(PUT, put_action(&count), offset, data.len(), begun))
     }
 
     pub(super) fn link_start_get(&self, offset: u64, into: &Exposed) -> Result<Operation, FabricError> {
         let begun = self.begin_get(offset, into)?;
-        Ok(self.fabric.go_on_begun(GET, self.rank, begun))
+        Ok(self.go_on(GET, Action::Get, offset, into.len(), begun))
     }
 
     pub(super) fn link_start_atomic(
@@ -115,7 +126,26 @@ impl Remote {
         atomic: Atomic,
     ) -> Result<Operation, FabricError> {
         let begun = self.begin_atomic(name, offset, atomic)?;
-        Ok(self.fabric.go_on_begun(name, self.rank, begun))
+        Ok(self.go_on(name, atomic_action(atomic), offset, 8, begun))
+    }
+
+    /// Notes an operation from its beginning to its end.
+    fn recorded<T>(
+        &self,
+        action: Action,
+        offset: u64,
+        len: usize,
+        work: impl FnOnce() -> Result<T, FabricError>,
+    ) -> Result<T, FabricError> {
+        let recorder = &self.fabric.inner.recorder;
+        let running = recorder.begin(What::of(action, self.rank, offset, len));
+        recorder.ended(running, work())
+    }
+
+    /// Has an operation that has begun go on by itself.
+    fn go_on(&self, name: OpName, action: Action, offset: u64, len: usize, begun: Begun) -> Operation {
+        let running = self.fabric.inner.recorder.begin(What::of(action, self.rank, offset, len).started());
+        self.fabric.go_on_begun(name, self.rank, begun).recorded(running)
     }
 
     fn begin_put(&self, offset: u64, data: &Exposed, count: Count<'_>) -> Result<Begun, FabricError> {
@@ -183,6 +213,16 @@ impl Remote {
         bytes: &[u8],
         timeout: Duration,
     ) -> Result<Vec<u64>, FabricError> {
+        let (first, len) = batch::extent(&requests);
+        self.recorded(Action::Batch, first, len, || self.post_batch(requests, bytes, timeout))
+    }
+
+    fn post_batch(
+        &self,
+        requests: Vec<batch::Request>,
+        bytes: &[u8],
+        timeout: Duration,
+    ) -> Result<Vec<u64>, FabricError> {
         let until = clock::after(timeout);
         let staged = self.stage(bytes.len()).inspect(|staged| staged.write(0, bytes));
         let mut lane = self.fabric.lane(PUT, self.rank)?;
@@ -230,6 +270,17 @@ impl batch::Request {
     }
 }
 
+fn put_action(count: &Count<'_>) -> Action {
+    if count.is_some() { Action::PutCounted } else { Action::Put }
+}
+
+fn atomic_action(atomic: Atomic) -> Action {
+    match atomic {
+        Atomic::FetchAdd(_) => Action::FetchAdd,
+        Atomic::CompareSwap { .. } => Action::CompareSwap,
+    }
+}
+
 /// The outcome of an operation of a device.
 fn poll_rdma(lane: &mut Lane, op: RdmaId) -> Poll<Result<u64, OpError>> {
     let Lane { link, wire, .. } = lane;
@@ -271,7 +322,8 @@ impl Fabric {
         outcome.map(|outcome| self.told(name, rank, outcome))
     }
 
-    /// Waits for the end of an operation of a device. At the deadline the device goes on with it, and keeps its memory.
+    /// Waits for the end of an operation of a device. At the deadline it is given up: what the device is at goes on, and keeps
+    /// its memory.
     pub(crate) fn finish_rdma(
         &self,
         name: OpName,
@@ -281,12 +333,42 @@ impl Fabric {
     ) -> Result<u64, FabricError> {
         let outcome = self.wait(name, &[rank], timeout, || self.test_rdma(name, rank, op));
         outcome.unwrap_or_else(|error| {
-            if let Poll::Ready(Ok(value)) = self.test_rdma(name, rank, op) {
-                return Ok(value);
+            if let Poll::Ready(outcome) = self.test_rdma(name, rank, op) {
+                return outcome;
             }
-            self.detach_rdma(rank, op);
-            Err(error)
+            // It may have ended at the last moment.
+            self.cancel_rdma(rank, op).map_or(Err(error), |outcome| self.told(name, rank, outcome))
         })
+    }
+
+    /// Gives an operation up: its outcome, if it has ended.
+    fn cancel_rdma(&self, rank: u32, op: RdmaId) -> Option<Result<u64, OpError>> {
+        while let Some(mut lane) = self.inner.lanes.lock(rank) {
+            let Lane { link, wire, .. } = &mut *lane;
+            let Some(rdma) = wire.rdma() else { break };
+            match rdma.cancel(op, link) {
+                Cancel::Released => {
+                    drop(lane);
+                    // Somebody may wait for all operations to end.
+                    self.inner.lanes.parker.wake();
+                    return None;
+                }
+                Cancel::Copying => {
+                    drop(lane);
+                    thread::yield_now();
+                }
+                Cancel::Finished => match rdma.poll(op, link) {
+                    Poll::Ready(outcome) => return Some(outcome),
+                    Poll::Pending => break,
+                },
+                Cancel::Busy => {
+                    rdma.detach(op, link);
+                    break;
+                }
+            }
+        }
+        self.inner.progress.need();
+        None
     }
 
     pub(crate) fn detach_rdma(&self, rank: u32, op: RdmaId) {
@@ -302,25 +384,28 @@ impl Fabric {
     /// Keeps later operations of the link behind earlier ones.
     pub(super) fn fence_link(&self, op: OpName, rank: u32) -> Result<(), FabricError> {
         let Some(mut lane) = self.inner.lanes.lock(rank) else { return Ok(()) };
-        if lane.wire.rdma().is_none() {
+        if lane.wire.rdma().is_none() && self.inner.neighbours.is_none() {
             lane.link.fence();
             return Ok(());
         }
         drop(lane);
-        // Devices and links know nothing of each other's order.
+        // Links know nothing of the order of devices, or of what this rank does with mapped memory.
         self.flush_link(op, rank, self.timeout())
     }
 
-    /// Waits until all operations of the link have ended.
+    /// Waits until all operations of the link have ended that were started before.
     pub(super) fn flush_link(&self, op: OpName, rank: u32, timeout: Duration) -> Result<(), FabricError> {
         let lanes = &self.inner.lanes;
-        let quiet = || match lanes.lock(rank) {
-            Some(lane) => self.pump_lane(rank, lane).is_quiet(),
-            None => true,
-        };
-        if lanes.lock(rank).is_none_or(|mut lane| lane.is_quiet()) {
+        let Some(mut lane) = lanes.lock(rank) else { return Ok(()) };
+        if lane.is_quiet() {
             return Ok(());
         }
-        self.wait(op, &[rank], timeout, || if quiet() { Poll::Ready(()) } else { Poll::Pending })
+        let mut open = lane.open();
+        drop(lane);
+        let mut ended = || lanes.lock(rank).is_none_or(|lane| self.pump_lane(rank, lane).have_ended(&mut open));
+        let recorder = &self.inner.recorder;
+        let running = recorder.begin(What::of(Action::Flush, rank, 0, 0));
+        let waited = self.wait(op, &[rank], timeout, || if ended() { Poll::Ready(()) } else { Poll::Pending });
+        recorder.ended(running, waited)
     }
 }

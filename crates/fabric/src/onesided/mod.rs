@@ -1,9 +1,10 @@
 //! One-sided operations: `put`, `get`, `fetch_add`, `compare_swap` on memory that another rank shares.
 //!
 //! A rank [shares](Fabric::share) memory and sends the [key](RemoteKey) to whom it likes; those work on it
-//! ([`Fabric::remote`]) while its owner does something else. The owner checks key, rights and bounds of each operation, by
-//! the tables that it alone writes: a key is refused from the moment that its share has ended, and no key is ever given
-//! out twice.
+//! ([`Fabric::remote`]) while its owner does something else. Key, rights and bounds of each operation are checked by the
+//! tables that the owner alone writes: over a link by the owner, over devices by the owner's device, and on mapped memory by
+//! the rank that asks, which reads the owner's tables, since no one else takes part. There the ranks of a host trust one another
+//! to do so. A key is refused from the moment that its share has ended, and no key is ever given out twice.
 //!
 //! # What is where when an operation has ended
 //!
@@ -16,17 +17,20 @@
 //!
 //! # One executor for each word
 //!
-//! Atomic operations on a share all go the same way, which its owner has chosen; so each word has one executor, the
-//! processors of the owner's host:
+//! Atomic operations on a share may go different ways, but all are atomic for the processors of the owner's host: they are
+//! each word's one executor.
 //!
 //! - where ranks map one another's memory, each operation is an instruction of the rank that asks for it;
 //! - where devices have atomics, they do them, if the owner's says that its atomics are also atomic with those of the
 //!   owner's processors (`Capabilities::atomics_with_cpu`);
-//! - elsewhere the owner's progress thread executes them, also while the owner's program computes.
+//! - elsewhere the owner's progress thread executes them, also while the owner's program computes: where the owner's device
+//!   has no such atomics, and for each rank whose own device has none, or has given them up. That mixes with what the owner's
+//!   device does for others, since both are atomic for the owner's processors.
 //!
 //! The owner itself may use atomics on its words too ([`Exposed::atomic_u64`](fulmen_memory::Exposed::atomic_u64)).
 
 mod batch;
+mod hazard;
 mod key;
 mod link;
 mod owner;
@@ -41,7 +45,7 @@ use fulmen_memory::Exposed;
 
 pub use batch::Batch;
 pub use key::{InvalidKey, RemoteKey};
-pub(crate) use owner::{Direct, OneSided};
+pub(crate) use owner::{Direct, Kept, OneSided};
 pub use remote::Remote;
 pub use shared::Shared;
 pub(crate) use table::LEN as AREA;
@@ -71,8 +75,8 @@ impl Fabric {
     /// mapped now, which takes the peer's answer (at most 30 s) unless it lies in the peer's [pool](Fabric::pool).
     ///
     /// # Errors
-    /// [`FabricError::NoSuchRank`], [`FabricError::NoSuchKey`] for a key that is not of that rank or whose share is seen to
-    /// have ended, [`FabricError::PeerLost`], and [`FabricError::Reach`] if the memory cannot be mapped.
+    /// [`FabricError::NoSuchRank`], [`FabricError::NoSuchKey`] for a key that is not of that rank and generation, or
+    /// whose share is seen to have ended, [`FabricError::PeerLost`], and [`FabricError::Reach`] if the memory cannot be mapped.
     pub fn remote(&self, rank: u32, key: &RemoteKey) -> Result<Remote, FabricError> {
         Remote::open(self, rank, key)
     }
@@ -90,7 +94,8 @@ impl Fabric {
     }
 
     /// One-sided operations on a rank's memory that this rank starts later take effect after those that it has started
-    /// before. It waits for those where devices do them (within the [fabric's timeout](Fabric::timeout)), and nowhere else.
+    /// before. It waits for those (within the [fabric's timeout](Fabric::timeout)) where devices do some of them, or where
+    /// ranks map one another's memory and some of it cannot be mapped; and nowhere else.
     ///
     /// # Errors
     /// [`FabricError::NoSuchRank`], [`FabricError::PeerLost`] and [`FabricError::TimedOut`].

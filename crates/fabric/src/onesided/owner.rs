@@ -23,6 +23,7 @@ const NAP: Duration = Duration::from_micros(100);
 
 /// One-sided operations of a rank, in both roles.
 pub(crate) struct OneSided {
+    generation: u64,
     rank: u32,
     /// By rank; this rank's own, too. Where ranks do not map one another's memory, only that.
     areas: Vec<Option<Area>>,
@@ -59,6 +60,14 @@ struct Books {
     registrar: Option<Registrar>,
 }
 
+/// A share in quarantine.
+pub(crate) enum Kept {
+    /// Another thread of this rank is just ending it.
+    Ending,
+    /// Somebody may still work on this memory.
+    Memory(Exposed),
+}
+
 /// A share of this rank.
 #[derive(Clone)]
 struct Own {
@@ -68,12 +77,14 @@ struct Own {
     listed: bool,
     /// Its registration, while peers may use it.
     registration: Option<Arc<dyn MemoryRegion>>,
+    /// It has ended, and whoever begins to work on it sees that: only then the hazards say who still works on it.
+    fenced: bool,
 }
 
 impl OneSided {
     /// `controls` are the areas of all ranks, as far as they are mapped here.
     pub(crate) fn new(
-        rank: u32,
+        (generation, rank): (u64, u32),
         controls: Vec<Option<Exposed>>,
         neighbours: Option<Arc<Neighbours>>,
         exports: Exports,
@@ -86,6 +97,7 @@ impl OneSided {
             own.promise_fences();
         }
         OneSided {
+            generation,
             rank,
             areas,
             hazards: Hazards::new(own),
@@ -149,8 +161,8 @@ impl OneSided {
         self.own().line(slot as usize).publish(tag, Export { offset, len, rights: rights.bits(), region });
         let registered = books.registrar.as_ref().and_then(|registrar| registrar.register(memory, rights));
         let (registration, device) = registered.unzip();
-        books.shares.insert(slot, Own { tag, memory: memory.clone(), listed, registration });
-        Ok(RemoteKey { rank, len, rights: rights.bits(), slot, tag, device })
+        books.shares.insert(slot, Own { tag, memory: memory.clone(), listed, registration, fenced: false });
+        Ok(RemoteKey { generation: self.generation, rank, len, rights: rights.bits(), slot, tag, device })
     }
 
     /// Lets peers map the region: the key for that (0 if they cannot), and whether it is listed in the books.
@@ -190,22 +202,30 @@ impl OneSided {
         self.own().line(slot as usize).clear();
         self.exports.remove(tag);
         let registration = own.registration.take();
-        // The memory stays here until it is known that nobody works on it.
+        // The memory stays here until it is known that nobody works on it: by no other thread before the fence.
         books.quarantine.push((slot, own));
         self.quarantined.store(books.quarantine.len(), Ordering::Release);
         drop(books);
         // It waits for whoever is in the middle of an operation.
         drop(registration);
         fence_everywhere();
+        if let Some(own) = self.books().quarantined(slot, tag) {
+            own.fenced = true;
+        }
         true
     }
 
     /// The memory of this share, which has ended, if somebody may still work on it.
-    pub(crate) fn in_quarantine(&self, slot: u32, tag: u64) -> Option<Exposed> {
-        let books = self.books();
+    pub(crate) fn in_quarantine(&self, slot: u32, tag: u64) -> Option<Kept> {
         // Once it has left the quarantine, another share may have the line.
-        let kept = books.quarantine.iter().find(|(kept, own)| *kept == slot && own.tag == tag)?;
-        Some(kept.1.memory.clone())
+        let mut books = self.books();
+        let own = books.quarantined(slot, tag)?;
+        Some(if own.fenced { Kept::Memory(own.memory.clone()) } else { Kept::Ending })
+    }
+
+    /// This rank.
+    pub(crate) fn rank(&self) -> u32 {
+        self.rank
     }
 
     /// The ranks that are in the middle of an operation on mapped memory of the share in this line.
@@ -228,7 +248,7 @@ impl OneSided {
         if !self.has_quarantined() {
             return;
         }
-        let kept: Vec<_> = self.books().quarantine.clone();
+        let kept: Vec<_> = self.books().quarantine.iter().filter(|(_, own)| own.fenced).cloned().collect();
         // Without the lock, since whoever looks may have to wait for others.
         let free: Vec<_> = kept.into_iter().filter(|(slot, own)| is_free(*slot, &own.memory)).collect();
         let mut books = self.books();
@@ -280,6 +300,15 @@ impl OneSided {
         }
     }
 
+    /// Lets nobody map any region any more: also none of shares that are still in quarantine.
+    fn withdraw_all(&self, books: &mut Books) {
+        for (_, (key, _)) in books.regions.drain() {
+            if let Some(neighbours) = &self.neighbours {
+                neighbours.withdraw(key);
+            }
+        }
+    }
+
     /// Ends all shares: this rank's fabric is over. Memory on which somebody works stays in quarantine.
     pub(crate) fn revoke_all(&self) {
         let all: Vec<_> = self.books().shares.iter().map(|(slot, own)| (*slot, own.tag)).collect();
@@ -292,7 +321,11 @@ impl OneSided {
 impl Drop for OneSided {
     /// Memory that a peer may still write is never used for anything else, although nobody looks after it any more.
     fn drop(&mut self) {
-        let kept = std::mem::take(&mut self.books().quarantine);
+        let kept = {
+            let mut books = self.books();
+            self.withdraw_all(&mut books);
+            std::mem::take(&mut books.quarantine)
+        };
         for (slot, own) in kept {
             if !self.working_on(slot).is_empty() {
                 std::mem::forget(own.memory);
@@ -310,8 +343,8 @@ impl OneSided {
         let end = Instant::now() + PATIENCE;
         let works = || {
             let books = self.books();
-            let mut working = books.quarantine.iter().flat_map(|(slot, _)| self.working_on(*slot));
-            working.any(&goes_on)
+            let works = |(slot, own): &(u32, Own)| !own.fenced || self.working_on(*slot).into_iter().any(&goes_on);
+            books.quarantine.iter().any(works)
         };
         while (works() || self.own().works()) && Instant::now() < end {
             thread::sleep(NAP);
@@ -319,6 +352,7 @@ impl OneSided {
         let works = works();
         // Registrations go with these.
         let mut books = self.books();
+        self.withdraw_all(&mut books);
         let gone = (books.direct.take(), books.registrar.take());
         drop(books);
         drop(gone);
@@ -327,6 +361,11 @@ impl OneSided {
 }
 
 impl Books {
+    fn quarantined(&mut self, slot: u32, tag: u64) -> Option<&mut Own> {
+        let kept = self.quarantine.iter_mut().find(|(kept, own)| *kept == slot && own.tag == tag)?;
+        Some(&mut kept.1)
+    }
+
     fn take_slot(&mut self) -> Option<u32> {
         if let Some(slot) = self.free.pop() {
             return Some(slot);
@@ -340,20 +379,24 @@ impl Books {
 
 #[cfg(test)]
 mod tests {
+    use std::ops::Range;
     use std::sync::atomic::AtomicBool;
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    use fulmen_verbs::Access;
 
     use super::*;
     use crate::bootstrap::Regroup;
-    use crate::tests::start;
+    use crate::tests;
 
     const LONG: Duration = Duration::from_secs(60);
 
     #[test]
     fn a_rank_retires_when_its_own_operations_are_over() {
-        let ranks = start(2);
+        let ranks = tests::start(2);
         let onesided = &ranks[0].0.inner.onesided;
         let ended = AtomicBool::new(false);
-        let (begun, begins) = std::sync::mpsc::channel();
+        let (begun, begins) = channel();
         thread::scope(|scope| {
             scope.spawn(|| {
                 let announced = onesided.hazards.announce(table::name(1, 7), false);
@@ -370,7 +413,7 @@ mod tests {
 
     #[test]
     fn memory_in_which_a_rank_that_goes_on_is_stuck_is_taken_back() {
-        let ranks = start(2);
+        let ranks = tests::start(2);
         let [zero, one] = [0, 1].map(|rank: usize| &ranks[rank].0);
         let memory = zero.alloc(64).unwrap().into_exposed();
         let share = zero.share(&memory, Rights::all()).unwrap();
@@ -381,5 +424,79 @@ mod tests {
         });
         assert_ne!(next[0].pool().region().id(), zero.pool().region().id());
         assert_eq!(next[1].pool().region().id(), one.pool().region().id());
+    }
+
+    /// A registration whose end takes as long as its other side likes.
+    struct Slow {
+        region: Region,
+        ends: Sender<()>,
+        go_on: Mutex<Receiver<()>>,
+    }
+
+    impl MemoryRegion for Slow {
+        fn region(&self) -> &Region {
+            &self.region
+        }
+        fn range(&self) -> Range<usize> {
+            0..1
+        }
+        fn access(&self) -> Access {
+            Access::empty()
+        }
+        fn lkey(&self) -> u32 {
+            1
+        }
+        fn rkey(&self) -> u32 {
+            1
+        }
+    }
+
+    impl Drop for Slow {
+        fn drop(&mut self) {
+            self.ends.send(()).unwrap();
+            self.go_on.lock().unwrap().recv().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_share_that_another_thread_is_just_ending_is_not_swept() {
+        let onesided = tests::alone();
+        let region = Region::alloc(64).unwrap();
+        let key = onesided.share("share", &region.expose().unwrap(), Rights::all()).unwrap();
+        let ((ends, ending), (go, go_on)) = (channel(), channel());
+        let slow = Slow { region, ends, go_on: Mutex::new(go_on) };
+        onesided.books().shares.get_mut(&key.slot).unwrap().registration = Some(Arc::new(slow));
+        thread::scope(|scope| {
+            let other = scope.spawn(|| onesided.revoke(key.slot, key.tag));
+            ending.recv().unwrap();
+            let again = onesided.revoke(key.slot, key.tag);
+            onesided.sweep(|_, _| true);
+            let kept = onesided.in_quarantine(key.slot, key.tag);
+            go.send(()).unwrap();
+            assert!(other.join().unwrap() && !again, "it was ended once");
+            assert!(matches!(kept, Some(Kept::Ending)), "it was swept");
+        });
+        assert!(matches!(onesided.in_quarantine(key.slot, key.tag), Some(Kept::Memory(_))));
+        onesided.sweep(|_, _| true);
+        assert!(onesided.in_quarantine(key.slot, key.tag).is_none());
+    }
+
+    #[test]
+    fn nobody_maps_memory_in_quarantine_when_its_generation_is_over() {
+        let ranks = tests::start(2);
+        let [(zero, _), (one, _)] = &ranks[..] else { unreachable!("two ranks were started") };
+        let region = Region::alloc(4096).unwrap();
+        let shared = zero.share(&region.expose().unwrap(), Rights::all()).unwrap();
+        let key = shared.key();
+        let export = zero.inner.onesided.own().line(key.slot as usize).read(key.tag).unwrap();
+        // A rank that is in the middle of an operation for ever.
+        let hazards = &one.inner.onesided.hazards;
+        let working = hazards.announce(table::name(0, key.slot as usize), false);
+        zero.inner.onesided.retire(|_| false);
+        assert!(zero.inner.onesided.has_quarantined());
+        let neighbours = one.inner.neighbours.as_ref().unwrap();
+        let mapped = neighbours.borrow("remote", 0, export.region, Duration::from_secs(60));
+        assert!(mapped.is_err(), "memory that nobody shares any more was mapped");
+        drop(working);
     }
 }

@@ -22,7 +22,7 @@ pub(super) const COMPARE_SWAP: OpName = "compare_swap";
 ///
 /// All operations end within their timeout with what they did or with an error: [`FabricError::NoSuchKey`] if the share has
 /// ended, [`FabricError::OutOfBounds`], [`FabricError::NotPermitted`] and [`FabricError::Misaligned`], after which nothing is
-/// changed; [`FabricError::PeerLost`] and [`FabricError::TimedOut`], after which an operation may have been done or not.
+/// changed (but see [`Remote::put_counted`]); [`FabricError::PeerLost`] and [`FabricError::TimedOut`], after which an operation may have been done or not.
 pub struct Remote {
     pub(super) fabric: Fabric,
     pub(super) rank: u32,
@@ -61,7 +61,7 @@ impl Remote {
         fabric.check_one_sided(OP, rank)?;
         let onesided = &fabric.inner.onesided;
         let unknown = FabricError::NoSuchKey { op: OP, rank };
-        if key.rank != rank || key.slot as usize >= table::SLOTS {
+        if key.generation != fabric.generation() || key.rank != rank || key.slot as usize >= table::SLOTS {
             return Err(unknown);
         }
         let (fabric, tag) = (fabric.clone(), key.tag);
@@ -199,7 +199,8 @@ impl Remote {
     /// is memory of the same rank, and wakes the owner if it [waits](super::Shared::wait_counter) for that.
     ///
     /// # Errors
-    /// See [`Remote`]; [`FabricError::NoSuchKey`] also for a counter of another rank.
+    /// See [`Remote`]; [`FabricError::NoSuchKey`] also for a counter of another rank. Where the owner refuses the counter
+    /// alone, because its share has just ended, the bytes may have been written: devices write before they count.
     #[inline]
     pub fn put_counted(
         &self,

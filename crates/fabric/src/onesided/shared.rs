@@ -74,6 +74,10 @@ impl Shared {
     /// Ends the share and waits until nobody is in the middle of an operation on it. After that no byte of it is changed
     /// by others any more. Operations that begin later fail with [`FabricError::NoSuchKey`].
     ///
+    /// Of devices this holds as far as it does of the end of a registration: a device that is part of a machine has let go of
+    /// the memory when that returns. A *soft* device waits up to 2 s for a peer that is just writing, and takes one that is
+    /// stopped for longer to be dead: if it goes on after that, it may finish that one WRITE late.
+    ///
     /// # Errors
     /// [`FabricError::TimedOut`], which names the ranks that are at it: they are stopped, or the deadline is short. The
     /// share has ended all the same, but those may still write what they were writing; so the fabric keeps a handle to the

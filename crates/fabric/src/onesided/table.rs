@@ -6,14 +6,17 @@
 //! A thread announces the share in its hazard, looks whether the tag still stands, works, and clears the hazard. Who ends a
 //! share clears the tag and then looks at everybody's hazards. One of both sees the other, since each writes before it reads
 //! and a fence lies between. The fence on the side that works is left out where the system makes one for it on all
-//! processors that matter, when the other side asks (`membarrier`): shares end seldom, and operations take nanoseconds.
+//! processors that matter, when the other side asks (`membarrier`): shares end seldom, and operations take nanoseconds. The
+//! steps themselves are in [`hazard`].
 
 use std::cell::{Cell, RefCell};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, compiler_fence, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Weak};
 use std::thread;
 
 use fulmen_memory::Exposed;
+
+use super::hazard::{self, Announced};
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
@@ -84,7 +87,7 @@ impl Area {
 
     /// Whether a thread of this area's rank works on that share.
     pub(super) fn works_on(&self, share: u64) -> bool {
-        (0..HAZARDS).any(|index| self.hazard(index).load(Ordering::Acquire) == share)
+        (0..HAZARDS).any(|index| hazard::works_on(self.hazard(index), share))
     }
 }
 
@@ -97,10 +100,10 @@ impl<'a> Line<'a> {
     const TAG: usize = 0;
     const LISTENERS: usize = 5;
 
-    /// Whether the share of this tag stands. What its owner wrote before it ended the share is seen if not.
+    /// Whether the share of this tag stands. See [`hazard::stands`].
     #[inline]
     pub(super) fn stands(self, tag: u64) -> bool {
-        self.0[Self::TAG].load(Ordering::SeqCst) == tag
+        hazard::stands(&self.0[Self::TAG], tag)
     }
 
     /// What stands there under this tag.
@@ -124,7 +127,7 @@ impl<'a> Line<'a> {
     }
 
     pub(super) fn clear(self) {
-        self.0[Self::TAG].store(0, Ordering::SeqCst);
+        hazard::end(&self.0[Self::TAG]);
     }
 
     /// How many threads of the owner wait for a word of the share to change.
@@ -206,16 +209,6 @@ thread_local! {
     static HELD: RefCell<Vec<Held>> = const { RefCell::new(Vec::new()) };
 }
 
-/// While it exists, the share that it announces is worked on.
-pub(super) struct Announced<'a>(&'a AtomicU64);
-
-impl Drop for Announced<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        self.0.store(0, Ordering::Release);
-    }
-}
-
 impl Hazards {
     pub(super) fn new(area: Area) -> Hazards {
         static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -229,14 +222,7 @@ impl Hazards {
         let (id, index) = LAST.get();
         if id == self.id || self.find() {
             let index = if id == self.id { index } else { LAST.get().1 };
-            let hazard = self.area.hazard(index);
-            hazard.store(share, Ordering::Relaxed);
-            if light {
-                compiler_fence(Ordering::SeqCst);
-            } else {
-                fence(Ordering::SeqCst);
-            }
-            return Announced(hazard);
+            return hazard::announce(self.area.hazard(index), share, light);
         }
         self.take_turns(share)
     }
@@ -315,10 +301,12 @@ mod tests {
         // More threads, one after the other, than there are hazards.
         for _ in 0..2 * HAZARDS {
             thread::scope(|scope| {
-                scope.spawn(|| {
+                let thread = scope.spawn(|| {
                     let _announced = hazards.announce(two, false);
                     assert!(area.works_on(two));
                 });
+                // The scope alone waits for the closure, and not for what belongs to the thread.
+                thread.join().unwrap();
             });
         }
         assert_eq!(hazards.taken.iter().filter(|taken| taken.load(Ordering::Relaxed)).count(), 1, "this thread's");

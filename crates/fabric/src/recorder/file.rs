@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 pub const MAGIC: &str = "trace";
 
 /// The version of the lines.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// The longest line that is read, in bytes.
 pub const LONGEST_LINE: usize = 64 << 10;
@@ -80,8 +80,10 @@ pub struct Header {
     pub unix: u64,
     /// Operations begun until then.
     pub operations: u64,
-    /// The last so many of them are kept.
+    /// The last so many of each thread are kept. After the first few threads, all others count as one.
     pub capacity: u64,
+    /// All operations that began later are kept. None if all are.
+    pub since: Option<u64>,
     /// Of those, how many were just being written and are left out.
     pub torn: u64,
     /// The first failure.
@@ -104,7 +106,7 @@ pub struct Failure {
 /// An operation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Operation {
-    /// How many the rank had begun before.
+    /// How many its thread had begun before. After the first few threads, all others count as one.
     pub n: u64,
     /// Its name.
     pub op: Cow<'static, str>,
@@ -122,6 +124,8 @@ pub struct Operation {
     pub begin: u64,
     /// When it ended.
     pub end: Option<u64>,
+    /// Whether these are to the nanosecond. Else they are right to a tick of the system (1 to 10 ms), and in their order.
+    pub exact: bool,
     /// The thread that began it, by a small number.
     pub thread: u32,
     /// Whether it went on by itself.
@@ -298,6 +302,7 @@ mod tests {
             bytes: 8,
             begin: 5,
             end: Some(7),
+            exact: true,
             thread: 1,
             started: false,
         };

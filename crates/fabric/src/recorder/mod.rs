@@ -1,8 +1,14 @@
 //! The flight recorder: what this rank did last.
 //!
 //! Every operation is noted when it begins and when it ends, in a ring in this process's memory ([`ring`]) that keeps the
-//! last 4,096, at a cost of two looks at the processor's counter and one atomic addition. What happens rarely (a group
+//! last 4,096. The first threads have a ring each, where that costs plain stores ([`lanes`]). What happens rarely (a group
 //! formed, a rank lost, a failure) goes into a list of its own, so that no burst of operations pushes it out.
+//!
+//! The clock is looked at when an operation has to wait (and not for the first fraction of a microsecond of that), goes on by
+//! itself, moves much data, or fails, and for each 16th of the others; and by all operations of threads that share a ring.
+//! These have the times of their beginning and end to the nanosecond, but that one that had to wait seems to begin with
+//! its wait. All others have the time of the system's last tick, and are placed between their neighbours when the record is
+//! written ([`times`]): in the right order, and right to a tick, which is 1 to 10 ms. They are marked: `exact` is `false`.
 //!
 //! What a rank does by its own instructions on memory that it maps is not recorded: it waits for nobody, and is done sooner
 //! than it could be noted.
@@ -13,9 +19,10 @@
 
 mod dump;
 pub mod file;
+mod lanes;
 mod ring;
+mod times;
 
-use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -28,10 +35,15 @@ use fulmen_reach::Ticks;
 use crate::{FabricError, Loss};
 pub use dump::LISTENER;
 use file::{Failure, Header, Line, Note, Operation, Phase, Reason};
-use ring::{Begun, Entry, FIELDS, Ring};
+use lanes::{KEPT, Lane, Lanes, thread};
+use ring::{Begun, Entry, FIELDS};
+use times::{Moment, Pace, Span};
 
-/// Operations that are kept.
-const KEPT: usize = 4096;
+/// Of the operations of a thread that are over at once, the clock is looked at for each so-many-th.
+const EVERY: u64 = 16;
+
+/// From so many bytes on, an operation lasts far longer than a look at the clock.
+const LONG: u64 = 64 << 10;
 
 /// Rare events that are kept.
 const NOTES: usize = 256;
@@ -125,6 +137,8 @@ pub struct What {
     pub bytes: u64,
     /// Whether it goes on by itself, while its thread does other things.
     pub started: bool,
+    /// Whether it consists of other operations that are recorded.
+    pub composed: bool,
 }
 
 impl What {
@@ -132,7 +146,7 @@ impl What {
     #[inline]
     #[must_use]
     pub fn of(action: Action, peer: u32, sequence: u64, bytes: usize) -> What {
-        What { action, group: 0, sequence, peer: Some(peer), bytes: bytes as u64, started: false }
+        What { action, group: 0, sequence, peer: Some(peer), bytes: bytes as u64, started: false, composed: false }
     }
 
     /// The same operation, going on by itself.
@@ -142,19 +156,26 @@ impl What {
         What { started: true, ..self }
     }
 
+    /// Whether the clock is looked at in any case. A wait looks for the newest operation of its thread only, which is neither
+    /// one that goes on by itself nor one that began others.
+    #[inline]
+    fn is_stamped(self) -> bool {
+        self.started || self.composed || self.bytes >= LONG
+    }
+
     /// In words: operation, flags and peer; thread and group; sequence; bytes.
     #[inline]
-    fn pack(self, begin: u64) -> [u64; FIELDS] {
+    fn pack(self, thread: u32) -> [u64; FIELDS] {
         let peer = self.peer.unwrap_or(NOBODY);
         let what = self.action as u64 | u64::from(self.started) << 8 | u64::from(peer) << 32;
-        [what, u64::from(thread()) << 32 | u64::from(self.group), self.sequence, self.bytes, begin]
+        [what, u64::from(thread) << 32 | u64::from(self.group), self.sequence, self.bytes]
     }
 }
 
 /// An operation that was recorded when it began, to be told how it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "tell the recorder how it ends"]
-pub struct Running(Option<Begun>);
+pub struct Running(Option<(u8, Begun)>);
 
 impl Running {
     /// An operation that is not recorded.
@@ -179,7 +200,7 @@ pub(crate) struct Record {
     owner: Owner,
     clock: Ticks,
     began: Moment,
-    ring: Ring,
+    lanes: Lanes,
     notes: Mutex<Notes>,
     groups: AtomicU32,
     directory: Option<PathBuf>,
@@ -190,14 +211,6 @@ struct Notes {
     /// The first failure, which is never pushed out.
     failure: Option<(u64, Failure)>,
     list: VecDeque<(u64, Note)>,
-}
-
-/// One moment on three clocks.
-#[derive(Clone, Copy)]
-struct Moment {
-    ticks: u64,
-    monotonic: u64,
-    unix: u64,
 }
 
 impl Recorder {
@@ -211,7 +224,7 @@ impl Recorder {
             owner,
             clock,
             began: Moment::now(clock),
-            ring: Ring::new(KEPT),
+            lanes: Lanes::default(),
             notes: Mutex::default(),
             groups: AtomicU32::new(0),
             directory,
@@ -225,7 +238,7 @@ impl Recorder {
     /// An operation begins.
     #[inline]
     pub fn begin(&self, what: What) -> Running {
-        Running(self.record.as_ref().map(|record| record.ring.begin(what.pack(record.clock.now()))))
+        Running(self.record.as_ref().map(|record| record.begin(what)))
     }
 
     /// It has ended well, or else failed.
@@ -242,8 +255,24 @@ impl Recorder {
 
     #[inline]
     fn finish(&self, running: Running, phase: Phase) {
-        if let (Some(record), Some(begun)) = (&self.record, running.0) {
-            record.ring.end(begun, record.clock.now() << PHASE_BITS | phase as u64);
+        if let (Some(record), Some((lane, begun))) = (&self.record, running.0)
+            && let Some(ring) = record.lanes.ring(lane)
+        {
+            ring.end(begun, |begin| {
+                let stamped = times::is_stamped(begin) || phase != Phase::Done;
+                times::end(phase, stamped.then_some(record.clock))
+            });
+        }
+    }
+
+    /// The operation that this thread is in, if any, was not over at once.
+    #[cold]
+    pub(crate) fn waits(&self) {
+        let Some(record) = &self.record else { return };
+        let Lane { ring, alone, .. } = record.lanes.of(thread());
+        // In a ring that is shared, all have stamps.
+        if alone {
+            ring.change_newest(|begin| (!times::is_stamped(begin)).then(|| times::stamped(record.clock)));
         }
     }
 
@@ -320,10 +349,17 @@ impl Recorder {
     }
 }
 
-/// Bits of an entry's end that say how it ended; the rest is when.
-const PHASE_BITS: u32 = 3;
-
 impl Record {
+    #[inline]
+    fn begin(&self, what: What) -> (u8, Begun) {
+        let thread = thread();
+        let Lane { number, ring, alone } = self.lanes.of(thread);
+        let place = if alone { ring.take_alone() } else { ring.take() };
+        let stamped = !alone || place.is_multiple_of(EVERY) || what.is_stamped();
+        let begin = if stamped { times::stamped(self.clock) } else { times::unstamped() };
+        (number, ring.begin(place, what.pack(thread), begin))
+    }
+
     fn notes(&self) -> MutexGuard<'_, Notes> {
         self.notes.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -332,7 +368,18 @@ impl Record {
     fn take(&self, reason: Reason) -> (Header, Vec<Line>) {
         let now = Moment::now(self.clock);
         let pace = Pace { began: self.began, now };
-        let contents = self.ring.read();
+        let (mut operations, mut begun, mut torn, mut since) = (Vec::new(), 0, 0, None);
+        for ring in self.lanes.rings() {
+            let contents = ring.read();
+            let spans = times::place(&contents.entries, pace, Ticks::tick());
+            begun += contents.begun;
+            torn += contents.torn;
+            if contents.begun > KEPT as u64 {
+                since = since.max(Some(spans.first().map_or(now.monotonic, |oldest| oldest.begin)));
+            }
+            let told = contents.entries.iter().zip(spans).filter_map(|(entry, span)| operation(entry, span));
+            operations.extend(told.map(Line::Operation));
+        }
         let (failure, notes) = {
             let notes = self.notes();
             (notes.failure.clone(), notes.list.clone())
@@ -348,102 +395,39 @@ impl Record {
             began: self.began.monotonic,
             written: now.monotonic,
             unix: now.unix,
-            operations: contents.begun,
-            torn: contents.torn,
-            capacity: self.ring.capacity() as u64,
+            operations: begun,
+            torn,
+            capacity: KEPT as u64,
+            since,
             failure: failure.map(|(ticks, failure)| Failure { at: pace.of(ticks), ..failure }),
             ..dump::process()
         };
-        let operations = contents.entries.iter().filter_map(|entry| operation(entry, pace)).map(Line::Operation);
         let notes = notes.into_iter().map(|(ticks, note)| Line::Note(Note { at: pace.of(ticks), ..note }));
-        let mut lines: Vec<Line> = operations.chain(notes).collect();
+        let mut lines: Vec<Line> = operations.into_iter().chain(notes).collect();
         lines.sort_by_key(Line::at);
         (header, lines)
     }
 }
 
 /// What an entry of the ring says.
-fn operation(entry: &Entry, pace: Pace) -> Option<Operation> {
-    let [what, place, sequence, bytes, begin] = entry.fields;
+fn operation(entry: &Entry, span: Span) -> Option<Operation> {
+    let [what, place, sequence, bytes] = entry.fields;
     let action = Action::ALL.get(what as usize & 0xff)?;
     let peer = Some((what >> 32) as u32).filter(|peer| *peer != NOBODY);
-    let phase = match entry.end & ((1 << PHASE_BITS) - 1) {
-        0 => Phase::Running,
-        1 => Phase::Done,
-        2 => Phase::Failed,
-        _ => Phase::LetGo,
-    };
     Some(Operation {
         n: entry.place,
         op: action.name().into(),
-        phase,
+        phase: times::phase(entry),
         group: place as u32,
         sequence,
         peer,
         bytes,
-        begin: pace.of(begin),
-        end: (phase != Phase::Running).then(|| pace.of(entry.end >> PHASE_BITS)),
+        begin: span.begin,
+        end: span.end,
+        exact: span.exact,
         thread: (place >> 32) as u32,
         started: what >> 8 & 1 == 1,
     })
-}
-
-impl Moment {
-    /// Reads the clocks as close to one another as a few tries can.
-    fn now(clock: Ticks) -> Moment {
-        let read = |id| {
-            let time = rustix::time::clock_gettime(id);
-            (time.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec as u64)
-        };
-        let look = || {
-            let before = clock.now();
-            let monotonic = read(rustix::time::ClockId::Monotonic);
-            let after = clock.now();
-            let unix = read(rustix::time::ClockId::Realtime);
-            let width = after.saturating_sub(before);
-            (width, Moment { ticks: before + width / 2, monotonic, unix })
-        };
-        (0..8).map(|_| look()).min_by_key(|(width, _)| *width).map(|(_, moment)| moment).expect("several looks")
-    }
-}
-
-/// From ticks to nanoseconds of the monotonic clock.
-#[derive(Clone, Copy)]
-struct Pace {
-    began: Moment,
-    now: Moment,
-}
-
-impl Pace {
-    fn of(self, ticks: u64) -> u64 {
-        let Pace { began, now } = self;
-        let (span, time) = (now.ticks.saturating_sub(began.ticks), now.monotonic.saturating_sub(began.monotonic));
-        if span == 0 {
-            return now.monotonic;
-        }
-        // An entry may be newer than the last look at the clock.
-        let since = i128::from(ticks) - i128::from(began.ticks);
-        let at = i128::from(began.monotonic) + since * i128::from(time) / i128::from(span);
-        at.clamp(0, i128::from(u64::MAX)) as u64
-    }
-}
-
-/// A small number of this thread, from 1.
-#[inline]
-fn thread() -> u32 {
-    static NEXT: AtomicU32 = AtomicU32::new(1);
-    thread_local! {
-        static NUMBER: Cell<u32> = const { Cell::new(0) };
-    }
-    // A thread that is ending has no number any more.
-    NUMBER
-        .try_with(|number| {
-            if number.get() == 0 {
-                number.set(NEXT.fetch_add(1, Ordering::Relaxed));
-            }
-            number.get()
-        })
-        .unwrap_or(0)
 }
 
 fn cut(text: &str) -> String {
@@ -465,7 +449,7 @@ mod tests {
     }
 
     fn call(sequence: u64) -> What {
-        What { action: Action::AllReduce, group: 1, sequence, peer: None, bytes: 8, started: false }
+        What { action: Action::AllReduce, group: 1, sequence, peer: None, bytes: 8, started: false, composed: false }
     }
 
     #[test]
@@ -510,6 +494,75 @@ mod tests {
         assert!(all.clone().all(|at| (header.began..=header.written).contains(&at)), "{header:?} {lines:?}");
         let notes = lines.iter().filter(|line| matches!(line, Line::Note(_))).count();
         assert_eq!(notes, 4);
+    }
+
+    fn operations(recorder: &Recorder) -> Vec<Operation> {
+        let (_, lines) = recorder.record.as_ref().unwrap().take(Reason::Command);
+        let told = lines.into_iter().filter_map(|line| match line {
+            Line::Operation(operation) => Some(operation),
+            _ => None,
+        });
+        told.collect()
+    }
+
+    #[test]
+    fn the_clock_is_looked_at_for_waits_failures_long_ones_and_some_others() {
+        let recorder = recorder();
+        for sequence in 0..EVERY + 1 {
+            recorder.end(recorder.begin(call(sequence)), true);
+        }
+        let exact: Vec<u64> = operations(&recorder).iter().filter(|op| op.exact).map(|op| op.sequence).collect();
+        assert_eq!(exact, [0, EVERY]);
+        recorder.waits();
+        assert!(!operations(&recorder)[1].exact, "it has ended");
+        let waits = recorder.begin(call(50));
+        recorder.waits();
+        recorder.end(waits, true);
+        recorder.end(recorder.begin(call(51)), false);
+        recorder.let_go(recorder.begin(call(52).started()));
+        recorder.end(recorder.begin(What { bytes: LONG, ..call(53) }), true);
+        recorder.end(recorder.begin(What { composed: true, ..call(54) }), true);
+        recorder.end(recorder.begin(call(55)), true);
+        let told = operations(&recorder);
+        let exact: Vec<_> = told.iter().filter(|op| op.sequence >= 50).map(|op| op.exact).collect();
+        // That which failed has a stamp at its end only.
+        assert_eq!(exact, [true, false, true, true, true, false]);
+        assert!(told.is_sorted_by_key(|op| (op.begin, op.n)), "{told:?}");
+    }
+
+    #[test]
+    fn one_that_is_stuck_began_when_its_wait_did_however_long_nothing_was_done_before() {
+        let recorder = recorder();
+        recorder.end(recorder.begin(call(1)), true);
+        recorder.end(recorder.begin(call(2)), true);
+        let pause = Duration::from_millis(300);
+        std::thread::sleep(pause);
+        let _stuck = recorder.begin(call(3));
+        recorder.waits();
+        let told = operations(&recorder);
+        // The two clocks are compared with one another on a machine that may be busy.
+        let most = Duration::from_millis(250).as_nanos() as u64;
+        let gap = told[2].begin - told[0].begin;
+        assert!(told[2].exact && told[2].end.is_none() && gap >= most, "{told:?}");
+        // The one before has no stamp, and yet ended before the pause did.
+        let pause = told[2].begin - told[1].end.unwrap();
+        assert!(!told[1].exact && pause >= most, "{told:?}");
+    }
+
+    #[test]
+    fn what_one_thread_waits_in_outlives_what_others_do() {
+        let recorder = recorder();
+        let _stuck = recorder.begin(call(7));
+        std::thread::spawn({
+            let recorder = recorder.clone();
+            move || (0..2 * KEPT as u64).for_each(|number| recorder.end(recorder.begin(call(100 + number)), true))
+        })
+        .join()
+        .unwrap();
+        let (header, lines) = recorder.record.as_ref().unwrap().take(Reason::Command);
+        assert_eq!((header.operations, lines.len()), (2 * KEPT as u64 + 1, KEPT + 1));
+        assert!(matches!(&lines[0], Line::Operation(stuck) if stuck.sequence == 7 && stuck.phase == Phase::Running));
+        assert_eq!(header.since, Some(lines[1].at()));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use fulmen_fabric::{Fabric, FabricError, FabricOptions, Flow, Loss, Providers, R
 use fulmen_soft::Profile;
 use fulmen_verbs::{Device, FaultPlan, Faulty, Odds};
 
-use crate::devices::{Dice, check, fill, traffic};
+use crate::devices::{Dice, check, fill, full_tier, traffic};
 use crate::world::{self, LONG, modest, options};
 
 /// Devices without RC: the one holds a SEND until it is received, the other loses it.
@@ -31,6 +31,18 @@ const FAULTS: [(&str, Fault); 5] = [
         (plan.drop, plan.duplicate, plan.corrupt, plan.delay) = (odds, odds, odds, odds);
     }),
 ];
+
+/// The faults to try with a device like this: all in the full tier, and else each with one of them, and all at once with both.
+fn faults(profile: Profile) -> Vec<(&'static str, Fault)> {
+    let first = usize::from(profile == UNRELIABLE[0]);
+    let tried = |(at, _): &(usize, _)| full_tier() || at % 2 == first || at + 1 == FAULTS.len();
+    FAULTS.into_iter().enumerate().filter(tried).map(|(_, fault)| fault).collect()
+}
+
+/// So many rounds in the full tier, and else.
+fn rounds(full: u64, always: u64) -> u64 {
+    if full_tier() { full } else { always }
+}
 
 /// Starts ranks over faulty devices, and says how many faults there were.
 fn over_faults(
@@ -62,7 +74,7 @@ fn frames_come_once_and_in_order_whatever_the_device_does_to_them() {
     let flow = Flow { rendezvous: u64::MAX, ..Flow::default() };
     let options = FabricOptions { flow, pool: 64 << 20, ..options() };
     for profile in UNRELIABLE {
-        for (name, fault) in FAULTS {
+        for (name, fault) in faults(profile) {
             println!("{profile}, {name}");
             let faults = over_faults(3, profile, fault, &options, |_, fabric| traffic(&fabric, 2));
             assert!(faults > 0, "nothing went wrong");
@@ -74,9 +86,9 @@ fn frames_come_once_and_in_order_whatever_the_device_does_to_them() {
 fn messages_that_go_in_chunks_arrive_whole_whatever_the_device_does_to_them() {
     let options = FabricOptions { verify_data: true, pool: 64 << 20, ..options() };
     for profile in UNRELIABLE {
-        for (name, fault) in FAULTS {
+        for (name, fault) in faults(profile) {
             println!("{profile}, {name}");
-            let faults = over_faults(2, profile, fault, &options, |_, fabric| traffic(&fabric, 3));
+            let faults = over_faults(2, profile, fault, &options, |_, fabric| traffic(&fabric, rounds(3, 2)));
             assert!(faults > 0, "nothing went wrong");
         }
     }
@@ -117,7 +129,7 @@ fn what_a_device_does_to_chunks_is_found_out_and_put_right() {
     ];
     for profile in UNRELIABLE {
         for fault in faults {
-            over_faults(2, profile, fault, &options, |_, fabric| long_messages(&fabric, 2));
+            over_faults(2, profile, fault, &options, |_, fabric| long_messages(&fabric, rounds(2, 1)));
         }
     }
 }
@@ -132,7 +144,7 @@ fn lost_chunks_are_found_out_without_checksums() {
         |plan| plan.drop = Odds::one_in(20),
         &options,
         |_, fabric| {
-            long_messages(&fabric, 2);
+            long_messages(&fabric, rounds(2, 1));
         },
     );
 }
@@ -240,9 +252,9 @@ fn one_sided_operations_are_done_once_whatever_the_device_does_to_them() {
         let flow = Flow { rendezvous, ..Flow::default() };
         let options = FabricOptions { verify_data, flow, pool: 64 << 20, ..options() };
         for profile in UNRELIABLE {
-            for (name, fault) in FAULTS {
+            for (name, fault) in faults(profile) {
                 println!("{profile}, {name}, verified: {verify_data}");
-                over_faults(2, profile, fault, &options, |_, fabric| one_sided(&fabric, 24));
+                over_faults(2, profile, fault, &options, |_, fabric| one_sided(&fabric, rounds(24, 10)));
             }
         }
     }

@@ -218,8 +218,10 @@ fn make(
     room(info, "entries in a completion queue", most, all as u64, session.size())?;
     let one_sided = rdma::REQUESTS * rdma::DEPTH;
     let peers = plans.iter().flatten().count();
-    // Where there is no room for them, all goes over the links' other queue pairs.
-    let asks = !rdma::verbs(&info.capabilities).is_empty()
+    // Where there is no room for them, all goes over the links' other queue pairs; and where data is to be verified, since
+    // what a device writes and reads has no checksum.
+    let asks = !options.verify_data
+        && !rdma::verbs(&info.capabilities).is_empty()
         && u64::from(info.limits.queue_pairs) >= 4 * peers as u64
         && info.limits.queue_depth as usize >= one_sided
         && most >= (all + peers * one_sided) as u64;

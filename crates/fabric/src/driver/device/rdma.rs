@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::hub::Work;
 use super::memory::Registered;
-use crate::engine::{At, Atomic, Counter, Lent, Link, OpError, OpId, Rights, Source, Target};
+use crate::engine::{At, Atomic, Cancel, Counter, Lent, Link, OpError, OpId, Rights, Source, Target};
 
 /// Operations of a link that are posted at a time.
 pub(super) const DEPTH: usize = 64;
@@ -238,7 +238,6 @@ impl Rdma {
             self.slots.len() - 1
         });
         let slot = &mut self.slots[index];
-        slot.generation += 1;
         slot.detached = false;
         slot.state = State::Open(request);
         self.waiting.push_back(index);
@@ -261,9 +260,12 @@ impl Rdma {
         Poll::Ready(outcome)
     }
 
-    /// Nobody asks for the outcome any more.
+    /// Nobody asks for the outcome any more. One whose outcome was told is gone already.
     pub(crate) fn detach(&mut self, id: RdmaId, link: &mut Link) {
         let slot = &mut self.slots[id.index];
+        if slot.generation != id.generation {
+            return;
+        }
         match slot.state {
             State::Open(_) => slot.detached = true,
             State::Link(op) => {
@@ -274,8 +276,40 @@ impl Rdma {
         }
     }
 
+    /// Gives an operation up, whose memory is then the caller's again unless a device is at it: one that was not posted yet
+    /// is never done.
+    pub(crate) fn cancel(&mut self, id: RdmaId, link: &mut Link) -> Cancel {
+        let slot = &self.slots[id.index];
+        if slot.generation != id.generation {
+            return Cancel::Released;
+        }
+        match slot.state {
+            State::Open(_) => {
+                let before = self.waiting.len();
+                self.waiting.retain(|index| *index != id.index);
+                if self.waiting.len() == before {
+                    return Cancel::Busy;
+                }
+                self.ended = self.ended.wrapping_add(1);
+                self.release(id.index);
+                Cancel::Released
+            }
+            State::Link(op) => {
+                let verdict = link.cancel(op);
+                if verdict == Cancel::Released {
+                    self.release(id.index);
+                }
+                verdict
+            }
+            State::Done(_) | State::Free => Cancel::Finished,
+        }
+    }
+
+    /// The next operation in its slot has another number.
     fn release(&mut self, index: usize) {
-        self.slots[index].state = State::Free;
+        let slot = &mut self.slots[index];
+        slot.state = State::Free;
+        slot.generation += 1;
         self.free.push(index);
     }
 
@@ -287,6 +321,19 @@ impl Rdma {
     /// How many have not.
     pub(crate) fn unfinished(&self) -> usize {
         self.waiting.len() + self.flying.len()
+    }
+
+    /// Those that have not, if they are still the device's: what it gave up goes over the link.
+    pub(crate) fn open(&self) -> Option<Vec<RdmaId>> {
+        self.out.as_ref()?;
+        let id = |index: &usize| RdmaId { index: *index, generation: self.slots[*index].generation };
+        Some(self.flying.iter().chain(&self.waiting).map(id).collect())
+    }
+
+    /// Whether an operation has ended, though its outcome may have been told.
+    pub(crate) fn has_ended(&self, id: RdmaId) -> bool {
+        let slot = &self.slots[id.index];
+        slot.generation != id.generation || !matches!(slot.state, State::Open(_))
     }
 
     /// Posts what waits: whether there was anything.
@@ -408,3 +455,6 @@ impl Rdma {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -268,6 +268,24 @@ impl Link {
         self.one.asks.is_empty() && self.one.unanswered == 0
     }
 
+    /// This end's one-sided operations that have not ended, those that nobody asks for any more among them.
+    #[must_use]
+    pub fn one_sided(&self) -> Vec<OpId> {
+        let open = |op: &OpId| match self.ops.peek(*op) {
+            Op::Send(send) => matches!(send.purpose, SendFor::Put(_)),
+            Op::Recv(recv) => matches!(recv.purpose, RecvFor::Get(_)),
+            Op::Atomic(_) => true,
+            Op::Done(_) | Op::Free => false,
+        };
+        if self.is_quiet() { Vec::new() } else { self.ops.ids().into_iter().filter(open).collect() }
+    }
+
+    /// Whether an operation has ended, though its outcome may have been told.
+    #[must_use]
+    pub fn has_ended(&self, op: OpId) -> bool {
+        !self.ops.is_live(op) || self.is_done(op)
+    }
+
     /// Whether a request of the peer that was accepted still reads or writes any of these bytes.
     #[must_use]
     pub fn is_serving(&self, memory: &Exposed) -> bool {

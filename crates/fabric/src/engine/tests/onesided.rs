@@ -317,7 +317,7 @@ fn a_get_is_offered_and_lands_directly_or_is_copied_by_the_reader() {
     pair.settle();
     let copy = pair.one.next_copy(&mut Lent::Nothing).unwrap();
     assert_eq!((copy.op, copy.from, copy.len), (op, Place { key: 77, offset: 1064, ..Place::default() }, 3000));
-    pair.one.copied(op, true);
+    pair.one.copied(op, Ok(()));
     assert_eq!(outcome(&mut pair.one, op), Some(Ok(3000)));
     pair.settle();
     pair.assert_idle();

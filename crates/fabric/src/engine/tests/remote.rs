@@ -472,7 +472,7 @@ fn grow(word: &mut [u8], add: u64) {
 }
 
 fn rounds() -> u32 {
-    cases(20_000, 120)
+    cases(1500, 120)
 }
 
 proptest! {

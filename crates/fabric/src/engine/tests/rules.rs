@@ -93,7 +93,7 @@ fn answers_get_through_while_messages_are_held() {
     let op = one.recv(1, Target::Memory { memory: memory(100), direct: false });
     let copy = one.next_copy(&mut Lent::Nothing).unwrap();
     assert_eq!((copy.op, copy.from, copy.len), (op, place, 100));
-    one.copied(op, true);
+    one.copied(op, Ok(()));
     carry(&mut one, &mut other);
     assert_eq!(outcome(&mut other, offered), Some(Ok(100)));
     assert_eq!(outcome(&mut one, op), Some(Ok(100)));
@@ -247,7 +247,7 @@ fn a_copy_under_way_cannot_be_cancelled_and_one_that_has_not_begun_can() {
         if taken {
             other.next_copy(&mut Lent::Nothing).unwrap();
             assert_eq!(other.cancel(recv), Cancel::Copying);
-            other.copied(recv, true);
+            other.copied(recv, Ok(()));
             assert_eq!(outcome(&mut other, recv), Some(Ok(100)));
         } else {
             assert_eq!(other.cancel(recv), Cancel::Released);
