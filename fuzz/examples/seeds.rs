@@ -103,7 +103,7 @@ fn conversation(flags: u8, config: Config, talk: &dyn Fn(&mut Link)) -> Vec<u8> 
 /// What ranks say when they do all that ranks do.
 fn bootstrap() -> Vec<Vec<u8>> {
     let generation = fulmen_fabric::bootstrap::world::World::new(2, [7; 32]).generation();
-    let join = |rank| ToCoordinator::Join { rank, size: 2, pid: 100 + rank };
+    let join = |rank| ToCoordinator::Join { rank, size: 2, pid: 100 + rank, pids: None };
     let part = |round| ToCoordinator::Contribute { generation, number: 0, round };
     let talks = [
         vec![(0, join(0)), (1, join(1)), (0, part(Round::Barrier)), (1, part(Round::Barrier))],

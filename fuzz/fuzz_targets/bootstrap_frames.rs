@@ -57,7 +57,7 @@ fn speak(world: &mut World, open: &mut BTreeMap<u64, (FromRank, bool)>, id: u64,
         let Some((from, seated)) = open.get_mut(&id) else { return };
         let heard = match from.next() {
             Ok(None) => return,
-            Ok(Some((ToCoordinator::Join { rank, size: theirs, pid }, _))) if !*seated => {
+            Ok(Some((ToCoordinator::Join { rank, size: theirs, pid, .. }, _))) if !*seated => {
                 let joined = world.join(id, rank, theirs, pid, 1000);
                 assert!(joined.is_err() || (rank < size && theirs == size));
                 if joined.is_ok() {

@@ -290,6 +290,15 @@ impl Lanes {
         moved
     }
 
+    /// Moves every lane on once, also those that other threads are at: links that have broken are known then.
+    pub(crate) fn pump_each(&self) {
+        for rank in 0..self.lanes.len() as u32 {
+            if let Some(lane) = self.lock(rank) {
+                drop(self.pump(rank, lane, &mut Lent::Nothing, None, None));
+            }
+        }
+    }
+
     /// Operations that have not ended.
     pub(crate) fn unfinished(&self) -> usize {
         self.count(Lane::unfinished)

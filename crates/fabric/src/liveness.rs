@@ -99,7 +99,7 @@ impl Life {
     }
 
     /// Notes a loss, the first of a rank only, and wakes whoever waits. That a process has ended, or is lost to the
-    /// coordinator, also explains why the link to it broke before.
+    /// coordinator, also explains why the link to it broke before; a goodbye explains why it has ended.
     pub(crate) fn lose(&self, rank: u32, loss: Loss) {
         if rank >= self.size {
             return;
@@ -110,6 +110,9 @@ impl Life {
                 tracing::debug!(rank, cause = %loss, "the lost rank is dead");
                 before.loss = loss;
                 self.explained.notify_all();
+            } else if before.loss == Loss::Ended && loss == Loss::Left {
+                // It said goodbye before it ended, which was heard later.
+                before.loss = loss;
             }
             return;
         }
@@ -117,14 +120,15 @@ impl Life {
         if let Some(recorder) = self.recorder.get() {
             recorder.note("lost", 0, Some(rank), &loss.to_string());
         }
-        // Links of a generation that has ended are taken down by all.
-        let broken = matches!(loss, Loss::Broken(_)) && known.ended.is_none();
+        let broken = matches!(loss, Loss::Broken(_));
         known.lost.push(Lost { rank, loss, at: Instant::now() });
         self.count.fetch_add(1, Ordering::Release);
-        drop(known);
+        // Before anybody can see the loss, and ask for a new generation: whoever decides on that has heard of it by then. What
+        // is said of a generation that is over, whose links are taken down by all, is nobody's concern.
         if broken && let Some(cut) = self.cut.get() {
             cut(rank);
         }
+        drop(known);
         self.parker.wake();
     }
 
@@ -142,7 +146,8 @@ impl Life {
         self.parker.wake();
     }
 
-    /// What to do as soon as a link breaks: its other end has a process that may live and may not know of it.
+    /// What to do as soon as a link breaks: its other end has a process that may live and may not know of it. It must not
+    /// wait, nor ask for losses.
     pub(crate) fn on_broken(&self, cut: impl Fn(u32) + Send + Sync + 'static) {
         // It is said once, at the start.
         let _ = self.cut.set(Box::new(cut));
@@ -252,7 +257,7 @@ mod tests {
         let life = Life::new(3, Box::new(Deaf));
         assert_eq!(life.first(On::All), None);
         life.lose(2, Loss::Ended);
-        life.lose(2, Loss::Left);
+        life.lose(2, Loss::GaveUp);
         life.lose(7, Loss::Ended);
         assert_eq!(life.count(), 1);
         assert_eq!(life.loss(2), Some(Loss::Ended));
@@ -260,6 +265,10 @@ mod tests {
         assert_eq!(life.first(On::Ranks(&[0, 1])), None);
         assert_eq!(life.first((&[1, 2]).into()), lost(2, Loss::Ended));
         assert_eq!(life.first(On::All), lost(2, Loss::Ended));
+        // It is heard later, and was said before.
+        life.lose(2, Loss::Left);
+        assert_eq!(life.first(On::All), lost(2, Loss::Left));
+        assert_eq!(life.count(), 1);
     }
 
     #[test]
@@ -300,7 +309,11 @@ mod tests {
         let life = Arc::new(Life::new(4, Box::new(Deaf)));
         let cut = Arc::new(Mutex::new(Vec::new()));
         let told = cut.clone();
-        life.on_broken(move |rank| told.lock().unwrap().push(rank));
+        let watched = Arc::downgrade(&life);
+        life.on_broken(move |rank| {
+            told.lock().unwrap().push(rank);
+            assert!(watched.upgrade().unwrap().known.try_lock().is_err(), "nobody has seen the loss before");
+        });
         life.lose(2, Loss::Broken("no answer".into()));
         let asking = std::thread::spawn({
             let life = life.clone();
@@ -317,5 +330,9 @@ mod tests {
         life.lose(3, Loss::GaveUp);
         assert_eq!(*cut.lock().unwrap(), [2, 1]);
         assert_eq!(life.count(), 3);
+        // Who goes on is not decided yet.
+        life.end(Fate::Lost { rank: 3, loss: Loss::Regroups });
+        life.lose(0, Loss::Broken("no answer".into()));
+        assert_eq!(*cut.lock().unwrap(), [2, 1, 0]);
     }
 }

@@ -11,7 +11,7 @@
 //! on, with all its blocks. Ranks of the new generation have retired the old one before anybody works in the new one.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
 use fulmen_memory::RegionError;
@@ -45,8 +45,13 @@ type OnEnd = dyn Fn(&str) + Send + Sync;
 #[derive(Default)]
 pub(crate) struct Retirement {
     over: AtomicBool,
-    /// Held by the thread that ends it.
-    ending: Mutex<()>,
+    /// A rank that goes on may still write to this rank's memory.
+    written: AtomicBool,
+    /// The pool has been taken back.
+    taken_back: AtomicBool,
+    /// Held by the thread that regroups: the session of the newest generation, where its ranks did not connect. The next
+    /// attempt begins there. Until then, and until the fabric goes, this rank is a member of it.
+    newest: Mutex<Option<Session>>,
     on_end: Mutex<Vec<Weak<OnEnd>>>,
 }
 
@@ -80,24 +85,33 @@ impl Fabric {
     /// pool can be used on. If a rank was left behind that may still run, they are plain memory to the new fabric, which has
     /// another pool; memory of windows that handles still hold may be written by that rank at any time.
     ///
-    /// Should a rank be lost meanwhile, it is left behind, too. Returns within `timeout`, and up to the options' timeout and
-    /// 20 s more in which ranks connect.
+    /// Should a rank be lost meanwhile, or not be able to start, it is left behind, too. Returns within `timeout`, and up to the
+    /// options' timeout and 20 s more in which ranks connect.
     ///
     /// # Errors
     /// [`RecoveryError`]. After [`RecoveryError::Regroup`], the ranks may call it again on this fabric, except where it says
-    /// that this rank is replaced or superseded.
+    /// that this rank is replaced or superseded; and after [`RecoveryError::Start`] where that says that another rank was
+    /// lost, left or could not start. A rank that could not start itself has left: the others go on without it.
     pub fn regroup(&self, how: Regroup, timeout: Duration) -> Result<Fabric, RecoveryError> {
         let inner = &*self.inner;
+        let retirement = &inner.retirement;
         let deadline = clock::after(timeout);
-        let mut session = inner.regroup_from(&inner.session, how, deadline)?;
-        inner.retire();
-        let mut kept = Some(&inner.pool);
+        let mut newest = match retirement.newest.try_lock() {
+            Ok(newest) => newest,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return Err(RegroupError::Busy.into()),
+        };
+        inner.stop_here();
         loop {
-            if kept.is_some() && !session.may_live().is_empty() {
+            let session = newest.as_ref().unwrap_or(&inner.session).regroup(how, clock::until(deadline))?;
+            inner.retire();
+            let is_written = !session.may_live().is_empty() || retirement.written.load(Ordering::Relaxed);
+            if is_written && !retirement.taken_back.load(Ordering::Relaxed) {
                 inner.pool.take_back().map_err(RecoveryError::Memory)?;
                 inner.pool.restore();
-                kept = None;
+                retirement.taken_back.store(true, Ordering::Relaxed);
             }
+            let kept = Some(&inner.pool).filter(|_| !retirement.taken_back.load(Ordering::Relaxed));
             let started = fabric::ready(&session, inner.options.timeout, Ok(()))
                 .and_then(|()| Fabric::connect(&session, &inner.options, &inner.providers, kept));
             match started {
@@ -106,10 +120,14 @@ impl Fabric {
                     inner.pool.restore();
                     return Ok(self.succeed(session, started));
                 }
-                Err(error) if is_loss(&session, &error) && Instant::now() < deadline => {
+                Err(error) if is_loss(&session, &error) => {
                     tracing::debug!(%error, "a rank was lost while the new generation began");
-                    session = session.regroup(how, clock::until(deadline))?;
+                    *newest = Some(session);
+                    if Instant::now() >= deadline {
+                        return Err(error.into());
+                    }
                 }
+                // The cause is here: with its session, this rank leaves, and the others go on.
                 Err(error) => return Err(error.into()),
             }
         }
@@ -137,15 +155,15 @@ impl Fabric {
 }
 
 impl Inner {
-    fn regroup_from(&self, session: &Session, how: Regroup, deadline: Instant) -> Result<Session, RegroupError> {
-        // The others are told by the coordinator.
+    /// Ends all waits of this rank. The others are told by the coordinator, as soon as this rank asks.
+    fn stop_here(&self) {
+        // Who goes on is decided by who reaches whom: what has broken here is said before this rank asks.
+        self.lanes.pump_each();
         self.lanes.life.end(Fate::Ended);
-        session.regroup(how, clock::until(deadline))
     }
 
-    /// Ends this generation here. See the [module](self). Once: a second thread waits for the first.
+    /// Ends this generation here. See the [module](self). Once; by the thread that regroups.
     fn retire(&self) {
-        let _ending = lock(&self.retirement.ending);
         if self.retirement.is_over() {
             return;
         }
@@ -158,7 +176,8 @@ impl Inner {
             callback(&reason);
         }
         let life = &self.lanes.life;
-        self.onesided.retire(|rank| life.loss(rank).is_none());
+        let is_written = self.onesided.retire(|rank| life.loss(rank).is_none());
+        self.retirement.written.store(is_written, Ordering::Relaxed);
         self.lanes.retire();
         self.lanes.sweep();
         if let Some(neighbours) = &self.neighbours {
@@ -175,9 +194,15 @@ impl Inner {
     }
 }
 
-/// Whether a start failed because a rank was lost, so that another attempt without it may succeed.
+/// Whether a start failed because of a rank that was lost or has left, so that another attempt without it may succeed. A
+/// rank that could not start leaves.
 fn is_loss(session: &Session, error: &StartError) -> bool {
-    session.lost().is_some() || matches!(error, StartError::Session(SessionError::Regrouping { .. }))
+    let gone = |cause: &SessionError| matches!(cause, SessionError::Regrouping { .. } | SessionError::PeerLeft { .. });
+    match error {
+        StartError::PeerFailed { .. } => true,
+        StartError::Session(cause) if gone(cause) => true,
+        _ => session.lost().is_some(),
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

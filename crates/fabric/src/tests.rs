@@ -11,7 +11,7 @@ use fulmen_memory::{Exposed, FileAccess, Region};
 use fulmen_reach::{Node, ReachError, ShareKey};
 use fulmen_soft::{Profile, SoftDevice};
 
-use crate::bootstrap::{Heartbeat, Options};
+use crate::bootstrap::{Heartbeat, Options, Regroup};
 use crate::driver::{Broken, Parker, Wire, reach};
 use crate::engine::{At, Atomic, Cancel, Exports, Lent, Link, OpError, PREFIX, Source, Target};
 use crate::lanes::{Lane, Lanes};
@@ -19,7 +19,8 @@ use crate::liveness::Life;
 use crate::onesided::{self, OneSided};
 use crate::recorder::file;
 use crate::{
-    Coordinator, Fabric, FabricError, FabricOptions, Flow, JoinConfig, Loss, Providers, Rights, Secret, Session,
+    Coordinator, Fabric, FabricError, FabricOptions, Flow, JoinConfig, Loss, Providers, RecoveryError, Rights, Secret,
+    Session, StartError,
 };
 
 /// Never reached when all is well.
@@ -99,6 +100,28 @@ fn a_broken_link_is_a_loss_to_its_two_ends_alone() {
         assert_eq!(one.recv_bytes(other.rank(), 1, &mut [0], LONG).unwrap(), 1);
         assert_eq!(one.loss(other.rank()), None);
     }
+}
+
+#[test]
+fn a_rank_whose_deadline_passed_while_it_connected_is_still_a_member() {
+    const SHORT: Duration = Duration::from_secs(5);
+    let ranks = start(3);
+    let [zero, one, two] = [0, 1, 2].map(|rank: usize| &ranks[rank].0);
+    thread::scope(|scope| {
+        let connects = scope.spawn(|| zero.regroup(Regroup::Survivors, SHORT).unwrap_err());
+        let waits = scope.spawn(|| one.regroup(Regroup::Survivors, LONG).unwrap());
+        let last = two.inner.session.regroup(Regroup::Survivors, LONG).unwrap();
+        // Rank 0 had asked before that.
+        thread::sleep(SHORT);
+        drop(last);
+        let error = connects.join().unwrap();
+        assert!(matches!(&error, RecoveryError::Start(StartError::Session(_))), "{error}");
+        let first = zero.regroup(Regroup::Survivors, LONG).unwrap();
+        let second = waits.join().unwrap();
+        assert_eq!((first.members(), second.members()), (&[0, 1][..], &[0, 1][..]));
+        first.send_bytes(1, 1, &[1], LONG).unwrap();
+        assert_eq!(second.recv_bytes(0, 1, &mut [0], LONG).unwrap(), 1);
+    });
 }
 
 #[test]

@@ -128,6 +128,8 @@ impl<'a> Waiter<'a> {
         let losses = life.count();
         if losses != self.losses {
             self.losses = losses;
+            // A rank that has said goodbye is not dead.
+            self.lanes.pump_all();
             if let Some(fate) = life.first(self.on) {
                 // What it sent before its end counts.
                 self.lanes.pump_all();

@@ -3,13 +3,14 @@
 use std::io::{self, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::error::JoinError;
 use super::greeting::{self, GreetError, left};
 use super::message::{FROM_COORDINATOR, ToCoordinator, ToRank};
+use super::process;
 use super::reader::Shared;
 use super::session::JoinConfig;
 use super::wire::{Decoder, head};
@@ -19,13 +20,18 @@ const FIRST_PAUSE: Duration = Duration::from_millis(2);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 /// How long a goodbye waits for the coordinator to take notice.
 const FAREWELL: Duration = Duration::from_secs(2);
+/// The shortest time that the system lets a write take.
+const AT_ONCE: Duration = Duration::from_millis(1);
 
 /// The connection of one process. All its sessions share it; the last one ends it.
 pub(super) struct Connection {
     pub stream: TcpStream,
     /// The rank that this process was launched as.
     pub launched: u32,
-    writing: Mutex<()>,
+    /// Held by the thread that writes: what was queued, and is not written to its end.
+    writing: Mutex<Vec<u8>>,
+    /// What goes before everything that is written later, for threads that cannot wait.
+    queued: Mutex<Vec<u8>>,
     /// How often a new generation was asked for.
     attempts: AtomicU64,
     reader: Mutex<Option<JoinHandle<()>>>,
@@ -33,13 +39,13 @@ pub(super) struct Connection {
 
 impl Connection {
     pub fn new(stream: TcpStream, launched: u32) -> Connection {
-        let (writing, reader) = (Mutex::new(()), Mutex::new(None));
-        Connection { stream, launched, writing, attempts: AtomicU64::new(0), reader }
+        let (writing, queued, reader) = (Mutex::default(), Mutex::default(), Mutex::new(None));
+        Connection { stream, launched, writing, queued, attempts: AtomicU64::new(0), reader }
     }
 
     /// The thread that reads it.
     pub fn set_reader(&self, reader: JoinHandle<()>) {
-        *self.reader.lock().unwrap_or_else(PoisonError::into_inner) = Some(reader);
+        *lock(&self.reader) = Some(reader);
     }
 
     /// The number of the next attempt to form a generation, from 1.
@@ -51,29 +57,65 @@ impl Connection {
     /// so the connection is over.
     pub fn write(&self, pieces: &[&[u8]], end: Instant) -> io::Result<()> {
         let result = {
-            let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-            pieces.iter().try_for_each(|piece| self.write_piece(piece, end))
+            let mut begun = lock(&self.writing);
+            self.write_queued(&mut begun, || left(end))
+                .and_then(|()| pieces.iter().try_for_each(|piece| self.write_piece(piece, end)))
         };
         if matches!(&result, Err(error) if error.kind() == io::ErrorKind::TimedOut) {
             self.shut_down();
         }
+        self.send_queued();
         result
+    }
+
+    /// Has a frame written before all that are written from now on. It does not wait: where the connection is busy or takes
+    /// no bytes, whoever writes next, and be it the answer to a sign of life, sees to it.
+    pub fn queue(&self, frame: &[u8]) {
+        lock(&self.queued).extend_from_slice(frame);
+        self.send_queued();
+    }
+
+    /// Sends what is queued, unless another thread writes: that one looks here when it is done.
+    fn send_queued(&self) {
+        while !lock(&self.queued).is_empty() {
+            let mut begun = match self.writing.try_lock() {
+                Ok(begun) => begun,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => return,
+            };
+            // Where the connection has ended, its reader tells of that.
+            if self.write_queued(&mut begun, || Ok(AT_ONCE)).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Writes what is queued. What is left of it stays begun.
+    fn write_queued(&self, begun: &mut Vec<u8>, patience: impl Fn() -> io::Result<Duration>) -> io::Result<()> {
+        begun.append(&mut lock(&self.queued));
+        while !begun.is_empty() {
+            let count = self.write_some(begun, patience()?)?;
+            begun.drain(..count);
+        }
+        Ok(())
     }
 
     fn write_piece(&self, piece: &[u8], end: Instant) -> io::Result<()> {
         let mut rest = piece;
         while !rest.is_empty() {
-            self.stream.set_write_timeout(Some(left(end)?))?;
-            match (&self.stream).write(rest) {
-                Ok(count) => rest = &rest[count..],
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    return Err(io::ErrorKind::TimedOut.into());
-                }
-                Err(error) => return Err(error),
-            }
+            let count = self.write_some(rest, left(end)?)?;
+            rest = &rest[count..];
         }
         Ok(())
+    }
+
+    fn write_some(&self, bytes: &[u8], patience: Duration) -> io::Result<usize> {
+        self.stream.set_write_timeout(Some(patience))?;
+        match (&self.stream).write(bytes) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(0),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(io::ErrorKind::TimedOut.into()),
+            written => written,
+        }
     }
 
     /// Ends the connection, and so its reader.
@@ -84,7 +126,7 @@ impl Connection {
 
     /// Says goodbye unless this thread panics, and waits for the reader to end.
     pub fn leave(&self, shared: &Shared) {
-        let Some(reader) = self.reader.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
+        let Some(reader) = lock(&self.reader).take() else { return };
         let end = Instant::now() + FAREWELL;
         let on_reader = reader.thread().id() == thread::current().id();
         if !thread::panicking() {
@@ -100,6 +142,11 @@ impl Connection {
             let _ = reader.join();
         }
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What is in them is whole between any two statements that could panic.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A connection whose two sides know each other, and what the coordinator said to the rank that asked for its seat.
@@ -139,7 +186,8 @@ fn attempt(config: &JoinConfig, rest: Duration, end: Instant) -> Result<Admitted
     }
     stream.set_nodelay(true)?;
     greeting::greet(&mut stream, &config.secret, end)?;
-    let join = ToCoordinator::Join { rank: config.rank, size: config.size, pid: std::process::id() };
+    let join =
+        ToCoordinator::Join { rank: config.rank, size: config.size, pid: std::process::id(), pids: process::pids() };
     stream.write_all(&head(&join, 0))?;
     let mut decoder = Decoder::new(FROM_COORDINATOR);
     let frame = loop {
@@ -153,4 +201,49 @@ fn attempt(config: &JoinConfig, rest: Duration, end: Instant) -> Result<Admitted
     };
     let answer = frame.message().map_err(io::Error::other)?;
     Ok(Admitted { stream, decoder, answer })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::net::{Ipv4Addr, TcpListener};
+
+    use super::*;
+
+    #[test]
+    fn what_is_queued_waits_for_nobody_and_goes_first() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let connection = Connection::new(TcpStream::connect(listener.local_addr().unwrap()).unwrap(), 0);
+        let (mut peer, _) = listener.accept().unwrap();
+        let end = Instant::now() + Duration::from_secs(60);
+        connection.queue(b"1");
+        // Another thread writes.
+        let writing = connection.writing.lock().unwrap();
+        connection.queue(b"2");
+        drop(writing);
+        connection.write(&[b"3", b"4"], end).unwrap();
+        // The peer takes no bytes.
+        let mut filled = 0;
+        let full = vec![b'5'; 1 << 20];
+        loop {
+            match connection.write_some(&full, AT_ONCE) {
+                Ok(count) => filled += count,
+                Err(error) => break assert_eq!(error.kind(), io::ErrorKind::TimedOut),
+            }
+        }
+        connection.queue(b"6");
+        thread::scope(|scope| {
+            let reads = scope.spawn(move || {
+                let mut all = Vec::new();
+                peer.read_to_end(&mut all).unwrap();
+                all
+            });
+            connection.write(&[b"7"], end).unwrap();
+            connection.shut_down();
+            let all = reads.join().unwrap();
+            assert_eq!(all[..4], *b"1234");
+            assert!(all[4..4 + filled].iter().all(|byte| *byte == b'5'));
+            assert_eq!(all[4 + filled..], *b"67");
+        });
+    }
 }

@@ -26,6 +26,8 @@ pub enum ToCoordinator {
         size: u32,
         /// Its process id.
         pid: u32,
+        /// Among whose processes it has that id: another container has processes of the same ids. `None` if that is not known.
+        pids: Option<u64>,
     },
     /// This rank's part of the round; the body is its blob.
     Contribute {

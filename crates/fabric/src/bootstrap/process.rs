@@ -1,6 +1,6 @@
 //! Whether a process of this host has ended.
 
-pub(super) use system::Watch;
+pub(super) use system::{Watch, pids};
 
 #[cfg(target_os = "linux")]
 mod system {
@@ -9,11 +9,17 @@ mod system {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+    /// Among whose processes this one has its id: the number of its PID namespace.
+    pub fn pids() -> Option<u64> {
+        let link = std::fs::read_link("/proc/self/ns/pid").ok()?;
+        link.to_str()?.strip_prefix("pid:[")?.strip_suffix(']')?.parse().ok()
+    }
+
     /// A process, whatever becomes of its number. The descriptor is readable once it has ended.
     pub struct Watch(OwnedFd);
 
     impl Watch {
-        /// `None` where the system knows no such process, as in another container, or has no descriptor for it.
+        /// `None` where the system knows no such process, or has no descriptor for it.
         pub fn open(pid: u32) -> Option<Watch> {
             let pid = Pid::from_raw(pid.try_into().ok()?)?;
             pidfd_open(pid, PidfdFlags::empty()).ok().map(Watch)
@@ -39,6 +45,11 @@ mod system {
     use rustix::io::Errno;
     use rustix::process::{Pid, test_kill_process};
 
+    /// All processes of the system have different ids.
+    pub fn pids() -> Option<u64> {
+        Some(0)
+    }
+
     /// A process by its number. There is nothing to wait for; a number that was given to another process counts as the
     /// process that had it, which is the careful mistake.
     pub struct Watch(Pid);
@@ -62,6 +73,12 @@ mod system {
     }
 }
 
+/// The process that has this id among those `pids`. `None` where these are not the ones that this process sees: the id then
+/// means another process here, or none.
+pub(super) fn watch(pid: u32, pids: Option<u64>) -> Option<Watch> {
+    if pids.is_some() && pids == self::pids() { Watch::open(pid) } else { None }
+}
+
 #[cfg(test)]
 mod tests {
     use std::process::Command;
@@ -71,11 +88,17 @@ mod tests {
     #[test]
     fn a_process_has_ended_when_it_was_killed() {
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
-        let watch = Watch::open(child.id()).unwrap();
+        let watch = watch(child.id(), pids()).unwrap();
         let before = watch.has_ended();
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(!before && watch.has_ended());
         assert!(Watch::open(0).is_none() && Watch::open(u32::MAX).is_none());
+    }
+    #[test]
+    fn an_id_of_other_processes_is_not_believed() {
+        let (own, ours) = (std::process::id(), pids());
+        assert!(ours.is_some() && watch(own, ours).is_some());
+        assert!(watch(own, ours.map(|pids| pids ^ 1)).is_none() && watch(own, None).is_none());
     }
 }

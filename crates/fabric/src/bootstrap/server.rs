@@ -17,7 +17,7 @@ use super::Heartbeat;
 use super::coordinator::{Event, Options};
 use super::message::{LossCause, Refusal, ToCoordinator};
 use super::peer::{Heard, Peer, Stage};
-use super::process::Watch;
+use super::process::{self, Watch};
 use super::secret::{Nonces, Secret};
 use super::wire::{Frame, head};
 use super::world::{Output, Violation, World};
@@ -220,7 +220,7 @@ impl Server {
             let message = frame.message::<ToCoordinator>();
             if !peer.is_seated() {
                 match message {
-                    Ok(ToCoordinator::Join { rank, size, pid }) => self.join(id, rank, size, pid, now),
+                    Ok(ToCoordinator::Join { rank, size, pid, pids }) => self.join(id, (rank, size), (pid, pids), now),
                     Ok(_) => self.refuse(id, Refusal::Violation("it did not ask for a seat".into()), now),
                     Err(error) => self.refuse(id, Refusal::Violation(error.to_string()), now),
                 }
@@ -246,11 +246,11 @@ impl Server {
         self.peers.contains_key(&id)
     }
 
-    fn join(&mut self, id: u64, rank: u32, size: u32, pid: u32, now: Instant) {
+    fn join(&mut self, id: u64, (rank, size): (u32, u32), (pid, pids): (u32, Option<u64>), now: Instant) {
         let silence_ms = u64::try_from(self.options.heartbeat.silence.as_millis()).unwrap_or(u64::MAX);
         match self.world.join(id, rank, size, pid, silence_ms) {
             Ok(()) => {
-                if let Some(watch) = Watch::open(pid) {
+                if let Some(watch) = process::watch(pid, pids) {
                     self.processes.insert(id, Process { watch, lost: Lost::No });
                 }
                 if let Some(peer) = self.peers.get_mut(&id) {

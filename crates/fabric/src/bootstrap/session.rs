@@ -17,8 +17,6 @@ use crate::clock::after;
 
 /// How long a rank whose deadline passed waits for the coordinator to say who was missing.
 const VERDICT: Duration = Duration::from_secs(10);
-/// How long the word that a connection between ranks is broken may take to go out.
-const CUT: Duration = Duration::from_secs(1);
 
 /// How a rank joins its world.
 #[derive(Debug, Clone)]
@@ -242,15 +240,13 @@ impl Session {
         (self.connection.is_some() && !state.is_over()).then(|| add(&mut state))
     }
 
-    /// A way to have a rank told that what connects it with this one is broken. It waits only where the coordinator takes
-    /// no bytes, and then for 1 s at most beyond what is being written.
+    /// A way to have a rank told that what connects it with this one is broken. It does not wait, and the coordinator hears
+    /// of it before all that this rank says later.
     pub(crate) fn cutter(&self) -> impl Fn(u32) + Send + Sync + 'static {
         let (connection, generation) = (self.connection.clone(), self.generation());
         move |rank| {
             if let Some(connection) = &connection {
-                // Where the connection is gone, the reader tells of that.
-                let message = head(&ToCoordinator::Cut { generation, rank }, 0);
-                let _ = connection.write(&[&message], Instant::now() + CUT);
+                connection.queue(&head(&ToCoordinator::Cut { generation, rank }, 0));
             }
         }
     }

@@ -122,7 +122,7 @@ mod tests {
         ) {
             let mut bytes = Vec::new();
             for (rank, pid, body) in &sent {
-                bytes.extend(head(&ToCoordinator::Join { rank: *rank, size: 7, pid: *pid }, body.len()));
+                bytes.extend(head(&ToCoordinator::Join { rank: *rank, size: 7, pid: *pid, pids: None }, body.len()));
                 bytes.extend(body);
             }
             let mut decoder = Decoder::new(LIMITS);
@@ -130,7 +130,7 @@ mod tests {
             prop_assert_eq!(frames.len(), sent.len());
             for (frame, (rank, pid, body)) in frames.iter().zip(&sent) {
                 let message: ToCoordinator = frame.message().unwrap();
-                prop_assert_eq!(message, ToCoordinator::Join { rank: *rank, size: 7, pid: *pid });
+                prop_assert_eq!(message, ToCoordinator::Join { rank: *rank, size: 7, pid: *pid, pids: None });
                 prop_assert_eq!(&frame.body, body);
             }
             prop_assert!(decoder.buffer.is_empty());

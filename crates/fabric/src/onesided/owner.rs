@@ -335,9 +335,10 @@ impl Drop for OneSided {
 }
 
 impl OneSided {
-    /// Ends all shares, and waits until none of the ranks that go on is in the middle of an operation on them: no longer than
-    /// such a rank needs for one, unless it was stopped just now.
-    pub(crate) fn retire(&self, goes_on: impl Fn(u32) -> bool) {
+    /// Ends all shares, and waits until none of the ranks that go on is in the middle of an operation on them, and no thread
+    /// of this rank in the middle of one on anybody's: no longer than a rank needs for one, unless it was stopped just now. True
+    /// if a rank that goes on may still write to a share.
+    pub(crate) fn retire(&self, goes_on: impl Fn(u32) -> bool) -> bool {
         self.revoke_all();
         let end = Instant::now() + PATIENCE;
         let works = || {
@@ -345,15 +346,17 @@ impl OneSided {
             let works = |(slot, own): &(u32, Own)| !own.fenced || self.working_on(*slot).into_iter().any(&goes_on);
             books.quarantine.iter().any(works)
         };
-        while works() && Instant::now() < end {
+        while (works() || self.own().works()) && Instant::now() < end {
             thread::sleep(NAP);
         }
+        let works = works();
         // Registrations go with these.
         let mut books = self.books();
         self.withdraw_all(&mut books);
         let gone = (books.direct.take(), books.registrar.take());
         drop(books);
         drop(gone);
+        works
     }
 }
 
@@ -377,12 +380,51 @@ impl Books {
 #[cfg(test)]
 mod tests {
     use std::ops::Range;
+    use std::sync::atomic::AtomicBool;
     use std::sync::mpsc::{Receiver, Sender, channel};
 
     use fulmen_verbs::Access;
 
     use super::*;
+    use crate::bootstrap::Regroup;
     use crate::tests;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn a_rank_retires_when_its_own_operations_are_over() {
+        let ranks = tests::start(2);
+        let onesided = &ranks[0].0.inner.onesided;
+        let ended = AtomicBool::new(false);
+        let (begun, begins) = channel();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let announced = onesided.hazards.announce(table::name(1, 7), false);
+                begun.send(()).unwrap();
+                thread::sleep(Duration::from_millis(100));
+                ended.store(true, Ordering::SeqCst);
+                drop(announced);
+            });
+            begins.recv().unwrap();
+            assert!(!onesided.retire(|_| true), "nobody writes to this rank's memory");
+            assert!(ended.load(Ordering::SeqCst));
+        });
+    }
+
+    #[test]
+    fn memory_in_which_a_rank_that_goes_on_is_stuck_is_taken_back() {
+        let ranks = tests::start(2);
+        let [zero, one] = [0, 1].map(|rank: usize| &ranks[rank].0);
+        let memory = zero.alloc(64).unwrap().into_exposed();
+        let share = zero.share(&memory, Rights::all()).unwrap();
+        let _stuck = one.inner.onesided.hazards.announce(table::name(0, share.key().slot as usize), false);
+        let next = thread::scope(|scope| {
+            let ranks = [zero, one].map(|fabric| scope.spawn(|| fabric.regroup(Regroup::Survivors, LONG).unwrap()));
+            ranks.map(|rank| rank.join().unwrap())
+        });
+        assert_ne!(next[0].pool().region().id(), zero.pool().region().id());
+        assert_eq!(next[1].pool().region().id(), one.pool().region().id());
+    }
 
     /// A registration whose end takes as long as its other side likes.
     struct Slow {

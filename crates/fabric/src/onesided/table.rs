@@ -80,6 +80,11 @@ impl Area {
         Line(&self.memory.words()[at..at + WORDS])
     }
 
+    /// Whether a thread of this area's rank works on any share.
+    pub(super) fn works(&self) -> bool {
+        (0..HAZARDS).any(|index| self.hazard(index).load(Ordering::Acquire) != 0)
+    }
+
     /// Whether a thread of this area's rank works on that share.
     pub(super) fn works_on(&self, share: u64) -> bool {
         (0..HAZARDS).any(|index| hazard::works_on(self.hazard(index), share))

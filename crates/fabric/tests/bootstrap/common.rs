@@ -179,7 +179,7 @@ impl Raw {
     /// Takes a seat. Ranks, sizes and process ids below 128 are one byte each.
     pub fn join(world: &World, rank: u8, size: u8) -> Raw {
         let mut raw = Raw::greet(world);
-        raw.send(&[0, rank, size, 77], &[]);
+        raw.send(&[0, rank, size, 77, 0], &[]);
         world.wait_for(|event| *event == Event::Joined { rank: u32::from(rank), pid: 77 });
         raw
     }
@@ -296,11 +296,17 @@ pub fn child_role() {
     }
 }
 
+/// Among whose processes this one has its id.
+fn pids() -> u64 {
+    let Ok(link) = std::fs::read_link("/proc/self/ns/pid") else { return 0 };
+    link.to_str().unwrap().trim_matches(|letter: char| !letter.is_ascii_digit()).parse().unwrap()
+}
+
 fn hang_up(launch: &Launch) {
     let Launch::Rank { rank, size, coordinator, secret } = launch else { panic!("alone") };
     let mut raw = Raw::greet_at(TcpStream::connect(coordinator).unwrap(), secret);
     let pid = varint(u64::from(std::process::id()));
-    raw.send(&[&[0, *rank as u8, *size as u8], &pid[..]].concat(), &[]);
+    raw.send(&[&[0, *rank as u8, *size as u8], &pid[..], &[1], &varint(pids())].concat(), &[]);
     // All have come.
     while raw.next() != [2] {}
     drop(raw);

@@ -152,7 +152,7 @@ fn hostile_bytes_end_only_their_own_connection() {
         vec![0xff; 8],
         common::frame(&[99, 1, 2], &[]),
         common::frame(&[3], &[]),
-        common::frame(&[0, 0, 2, 1], b"body"),
+        common::frame(&[0, 0, 2, 1, 0], b"body"),
     ] {
         let mut raw = Raw::greet(&world);
         raw.stream.write_all(&bytes).unwrap();
@@ -166,7 +166,7 @@ fn hostile_bytes_end_only_their_own_connection() {
 #[test]
 fn a_seated_rank_that_breaks_the_protocol_is_lost() {
     let too_long = [&1u32.to_le_bytes()[..], &u32::MAX.to_le_bytes()].concat();
-    let second_seat = common::frame(&[0, 1, 2, 1], &[]);
+    let second_seat = common::frame(&[0, 1, 2, 1, 0], &[]);
     let other_round = [&[1][..], &[7, 1]];
     let asked_twice = [&[6, 1, 0][..], &[]];
     let unreadable = common::frame(&[77], &[]);

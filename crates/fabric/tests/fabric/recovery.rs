@@ -519,6 +519,40 @@ fn ranks_go_on_without_one_whose_device_died() {
     }
 }
 
+/// A rank that cannot take part in the new generation steps out, and the others form another one.
+#[test]
+fn ranks_go_on_without_one_that_cannot_start() {
+    use fulmen_soft::Profile;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicBool;
+
+    for profile in Profile::ALL {
+        println!("over {profile}");
+        let is_full = Arc::new(AtomicBool::new(false));
+        let device = |rank| {
+            let device = world::device(profile);
+            if rank == 1 { Arc::new(world::Full { inner: device, is_full: is_full.clone() }) } else { device }
+        };
+        let ends = world::start_devices(3, device, |_, fabric| {
+            let fabric = fabric.unwrap();
+            exchange(&fabric, None);
+            fabric.agree("ready", Ok::<(), FabricError>(()), LONG).unwrap();
+            is_full.store(true, Ordering::SeqCst);
+            match fabric.regroup(Regroup::Survivors, LONG) {
+                Ok(next) => {
+                    exchange(&next, None);
+                    Ok(next.members().to_vec())
+                }
+                Err(error) => Err((error.to_string(), fabric.regroup(Regroup::Survivors, LONG).unwrap_err())),
+            }
+        });
+        let [Ok(zero), Err((error, again)), Ok(two)] = &ends[..] else { panic!("{ends:?}") };
+        assert_eq!((&zero[..], &two[..]), (&[0, 2][..], &[0, 2][..]));
+        assert!(error.contains("it is full"), "{error}");
+        assert!(matches!(again, RecoveryError::Regroup(RegroupError::Superseded)), "{again}");
+    }
+}
+
 #[test]
 fn shares_and_keys_end_with_their_generation() {
     use fulmen_fabric::engine::Rights;

@@ -2,6 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -163,6 +164,46 @@ impl Device for Modest {
     }
 
     fn alloc_pd(&self) -> Result<Arc<dyn ProtectionDomain>, VerbsError> {
+        self.inner.alloc_pd()
+    }
+
+    fn create_cq(
+        &self,
+        entries: u32,
+        channel: Option<&Arc<dyn CompletionChannel>>,
+    ) -> Result<Arc<dyn CompletionQueue>, VerbsError> {
+        self.inner.create_cq(entries, channel)
+    }
+
+    fn create_channel(&self) -> Result<Arc<dyn CompletionChannel>, VerbsError> {
+        self.inner.create_channel()
+    }
+}
+
+/// A device that has no room for another protection domain once it is said to be full.
+pub struct Full {
+    pub inner: Arc<dyn Device>,
+    pub is_full: Arc<AtomicBool>,
+}
+
+impl Device for Full {
+    fn info(&self) -> &DeviceInfo {
+        self.inner.info()
+    }
+
+    fn port(&self, number: u8) -> Result<PortInfo, VerbsError> {
+        self.inner.port(number)
+    }
+
+    fn gid_table(&self, port: u8) -> Result<Vec<GidEntry>, VerbsError> {
+        self.inner.gid_table(port)
+    }
+
+    fn alloc_pd(&self) -> Result<Arc<dyn ProtectionDomain>, VerbsError> {
+        if self.is_full.load(Ordering::SeqCst) {
+            let (device, cause) = (self.info().name.clone(), "it is full".to_owned());
+            return Err(VerbsError::System { device, call: "alloc_pd", cause });
+        }
         self.inner.alloc_pd()
     }
 
