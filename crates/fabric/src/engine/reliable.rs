@@ -98,7 +98,7 @@ pub enum Verdict {
     Malformed,
 }
 
-/// One end of a link over a carrier that promises nothing. See the [module](self).
+/// One end of a link over a carrier that promises nothing.
 #[derive(Clone, Debug)]
 pub struct Reliable {
     config: ReliableConfig,

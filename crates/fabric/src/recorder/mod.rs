@@ -1,20 +1,20 @@
 //! The flight recorder: what this rank did last.
 //!
-//! Every operation is noted when it begins and when it ends, in a ring in this process's memory ([`ring`]) that keeps the
-//! last 4,096. The first threads have a ring each, where that costs plain stores ([`lanes`]). What happens rarely (a group
+//! Every operation is noted when it begins and when it ends, in a ring in this process's memory (`ring`) that keeps the
+//! last 4,096. The first threads have a ring each, where that costs plain stores (`lanes`). What happens rarely (a group
 //! formed, a rank lost, a failure) goes into a list of its own, so that no burst of operations pushes it out.
 //!
 //! The clock is looked at when an operation has to wait (and not for the first fraction of a microsecond of that), goes on by
 //! itself, moves much data, or fails, and for each 16th of the others; and by all operations of threads that share a ring.
 //! These have the times of their beginning and end to the nanosecond, but that one that had to wait seems to begin with
 //! its wait. All others have the time of the system's last tick, and are placed between their neighbours when the record is
-//! written ([`times`]): in the right order, and right to a tick, which is 1 to 10 ms. They are marked: `exact` is `false`.
+//! written (`times`): in the right order, and right to a tick, which is 1 to 10 ms. They are marked: `exact` is `false`.
 //!
 //! What a rank does by its own instructions on memory that it maps is not recorded: it waits for nobody, and is done sooner
 //! than it could be noted.
 //!
 //! The record is written to a file, for `fulmen trace`, when an operation fails for good, on SIGUSR1, and by
-//! [`Recorder::write`]; the first two only into the directory that `FULMEN_TRACE_DIR` names ([`dump`]). Without the variable
+//! [`Recorder::write`]; the first two only into the directory that `FULMEN_TRACE_DIR` names (`dump`). Without the variable
 //! nothing is written and no signal is listened to. `FULMEN_RECORD=0` turns the recorder off.
 
 mod dump;
