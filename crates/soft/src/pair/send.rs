@@ -200,14 +200,15 @@ impl Pair {
             QueuePairState::SendDrain => inner.draining,
             _ => 0,
         };
-        let mut worked = false;
+        let (mut worked, mut in_parts) = (false, false);
+        let sent = inner.sent;
         while inner.begun < limit && !inner.broken {
             let before = inner.sends[inner.begun].stage;
             let stage = match self.begin_one(inner) {
                 Begun::As(stage) => stage,
                 Begun::Blocked => {
                     // The parts that are in the ring already are for the peer to take, which makes room for the rest.
-                    worked |= inner.sends[inner.begun].stage != before;
+                    in_parts = inner.sends[inner.begun].stage != before;
                     break;
                 }
             };
@@ -216,10 +217,11 @@ impl Pair {
             inner.begun += 1;
             worked = true;
         }
-        if let Some(link) = inner.link.as_ref().filter(|_| worked) {
+        // What was done on the peer's memory is none of its business.
+        if let Some(link) = inner.link.as_ref().filter(|_| in_parts || inner.sent != sent) {
             link.remote.wake();
         }
-        worked
+        worked || in_parts
     }
 
     fn begin_one(&self, inner: &mut Inner) -> Begun {

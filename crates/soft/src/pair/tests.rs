@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use fulmen_memory::{FileAccess, Region};
 use fulmen_reach::{Doorbell, Node};
-use fulmen_verbs::{Completion, CompletionStatus, RecvRequest, SendRequest};
+use fulmen_verbs::{Completion, CompletionStatus, RecvRequest, RemoteAddr, SendOp, SendRequest};
 
 use super::*;
 use crate::completion::QueueHandle;
@@ -110,6 +110,27 @@ fn parts_of_a_message_wake_an_idle_peer() {
     one.qp.post_send(&[SendRequest::send(1, [piece])]).unwrap();
     assert!(bell.was_rung(), "there are parts to be taken");
     drop(stopped);
+}
+
+#[test]
+fn what_is_done_on_a_peers_memory_does_not_wake_it() {
+    let [one, idle] = [rich(), rich()];
+    one.connect(&idle);
+    idle.connect(&one);
+    let remote = RemoteAddr { addr: idle.memory.addr() as u64 + 4096, rkey: idle.mr.rkey() };
+    // The first one has the memory mapped.
+    for round in 0..20 {
+        falls_asleep(&idle);
+        let bell = Bell::of(&idle);
+        let write = SendOp::Write { remote, imm: None };
+        one.qp.post_send(&[SendRequest::new(1, write, [one.piece(4096..4160)])]).unwrap();
+        assert_eq!(next(&one).status, CompletionStatus::Success);
+        assert!(round == 0 || !bell.was_rung(), "nothing came for it");
+    }
+    falls_asleep(&idle);
+    let bell = Bell::of(&idle);
+    send(&one, 2);
+    until("a peer that is woken by a message", || bell.was_rung().then_some(()));
 }
 
 #[test]
