@@ -1,6 +1,7 @@
 //! Memory that this rank shares.
 
 use std::fmt;
+use std::hint;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::thread;
@@ -25,6 +26,8 @@ pub struct Shared {
 const YIELDS: u32 = 100;
 /// How often a word is looked at that a peer's device may change.
 const DEVICE_NAP: Duration = Duration::from_micros(500);
+/// The most looks at a word before it is said that somebody waits for it: some microseconds.
+const SILENT: u32 = 1024;
 /// How long it sleeps.
 const NAP: Duration = Duration::from_micros(200);
 
@@ -55,8 +58,14 @@ impl Shared {
             let value = word.load(Ordering::SeqCst);
             if value >= at_least { Poll::Ready(value) } else { Poll::Pending }
         };
-        if let Poll::Ready(value) = ready() {
-            return Ok(value);
+        // A word that changes soon is waited for in silence: to say that somebody listens takes the cache line away from
+        // those who look at it for each operation.
+        let looks = if self.fabric.inner.neighbours.is_some() { self.fabric.poll_policy().spins.min(SILENT) } else { 0 };
+        for _ in 0..=looks {
+            if let Poll::Ready(value) = ready() {
+                return Ok(value);
+            }
+            hint::spin_loop();
         }
         let onesided = &self.fabric.inner.onesided;
         onesided.begin_wait(self.key.slot);

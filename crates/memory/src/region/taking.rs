@@ -129,7 +129,8 @@ mod tests {
         assert_eq!(pages(&[10..page, page..page + 64]), std::slice::from_ref(&(0..2 * page)));
     }
 
-    /// What macOS does, and Linux before 5.14: tried where it can be.
+    /// What macOS does, and Linux before 5.14: tried where it can be. Not by Miri, which has no files in memory.
+    #[cfg(not(miri))]
     #[test]
     fn a_page_that_was_touched_is_a_copy() {
         let page = page_size();
