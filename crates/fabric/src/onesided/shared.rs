@@ -60,7 +60,8 @@ impl Shared {
         };
         // A word that changes soon is waited for in silence: to say that somebody listens takes the cache line away from
         // those who look at it for each operation.
-        let looks = if self.fabric.inner.neighbours.is_some() { self.fabric.poll_policy().spins.min(SILENT) } else { 0 };
+        let looks =
+            if self.fabric.inner.neighbours.is_some() { self.fabric.poll_policy().spins.min(SILENT) } else { 0 };
         for _ in 0..=looks {
             if let Poll::Ready(value) = ready() {
                 return Ok(value);
