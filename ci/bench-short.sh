@@ -32,5 +32,6 @@ for profile in "" infiniband thunderbolt; do
 done
 check all-reduce --min 8 --max 64K --memory plain
 
-timeout 120 cargo bench -q -p fulmen-cli --bench compare -- --quick --skip peers
+cargo bench -q -p fulmen-cli --bench compare --no-run
+timeout 400 cargo bench -q -p fulmen-cli --bench compare -- --quick --skip peers
 echo "bench-short: every result was right"
