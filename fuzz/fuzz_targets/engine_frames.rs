@@ -11,8 +11,8 @@ use std::task::Poll;
 
 use fulmen_fabric::Rights;
 use fulmen_fabric::engine::{
-    At, Atomic, Cancel, Config, Counter, Exports, Into, Lent, Link, OpId, Place, Posting, Rendezvous, Request, Source,
-    Target,
+    At, Atomic, Cancel, Config, Counter, Exports, Into, Lent, Link, OpError, OpId, Place, Posting, Rendezvous, Request,
+    Source, Target,
 };
 use fulmen_fuzz::{Guarded, Input, with_memory};
 use libfuzzer_sys::fuzz_target;
@@ -163,7 +163,7 @@ impl Rig<'_> {
                 Into::Memory(memory) => assert_eq!(memory.len() as u64, copy.len),
                 Into::Lent => assert!(copy.len <= 500),
             }
-            self.link.copied(copy.op, action & 8 == 0);
+            self.link.copied(copy.op, if action & 8 == 0 { Ok(()) } else { Err(OpError::Unreachable) });
         }
         while let Some(posting) = self.link.next_posting() {
             match posting {
