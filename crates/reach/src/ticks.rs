@@ -139,16 +139,18 @@ mod tests {
     #[test]
     fn it_counts_up_at_one_pace() {
         for clock in [Ticks::new(), Ticks { counter: false }] {
-            let (began, first) = (Instant::now(), clock.now());
-            std::thread::sleep(Duration::from_millis(20));
-            let (middle, second) = (began.elapsed(), clock.now());
-            std::thread::sleep(Duration::from_millis(100));
-            let (end, third) = (began.elapsed(), clock.now());
-            assert!(first < second && second < third, "{clock:?}");
-            let pace = |ticks: u64, time: Duration| ticks as f64 / time.as_secs_f64();
-            let ratio = pace(second - first, middle) / pace(third - first, end);
-            // A busy machine may take this thread off its processor between two readings.
-            assert!((0.2..5.0).contains(&ratio), "{clock:?}: {ratio}");
+            // A busy machine may take this thread off its processor between two readings, but hardly each time.
+            let near = (0..10).any(|_| {
+                let (began, first) = (Instant::now(), clock.now());
+                std::thread::sleep(Duration::from_millis(20));
+                let (middle, second) = (began.elapsed(), clock.now());
+                std::thread::sleep(Duration::from_millis(100));
+                let (end, third) = (began.elapsed(), clock.now());
+                assert!(first < second && second < third, "{clock:?}");
+                let pace = |ticks: u64, time: Duration| ticks as f64 / time.as_secs_f64();
+                (0.2..5.0).contains(&(pace(second - first, middle) / pace(third - first, end)))
+            });
+            assert!(near, "{clock:?}");
         }
     }
 }

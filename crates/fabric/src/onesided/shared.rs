@@ -84,6 +84,9 @@ impl Shared {
     /// Ends the share and waits until nobody is in the middle of an operation on it. After that no byte of it is changed
     /// by others any more. Operations that begin later fail with [`FabricError::NoSuchKey`].
     ///
+    /// A thread of this rank that looks for memory to let go of may hold a handle to this one for another moment: who wants
+    /// the [block](Exposed::into_block) back tries again then.
+    ///
     /// Of devices this holds as far as it does of the end of a registration: a device that is part of a machine has let go of
     /// the memory when that returns. A *soft* device waits up to 2 s for a peer that is just writing, and takes one that is
     /// stopped for longer to be dead: if it goes on after that, it may finish that one WRITE late.
