@@ -69,9 +69,11 @@ pub mod prelude {
 /// The pieces that [`init`] puts together, for programs that meet in another way.
 pub mod parts {
     pub use fulmen_fabric as fabric;
+    pub use fulmen_gpu as gpu;
     pub use fulmen_kernels as kernels;
     pub use fulmen_memory as memory;
     pub use fulmen_reach as reach;
     pub use fulmen_soft as soft;
+    pub use fulmen_system as system;
     pub use fulmen_verbs as verbs;
 }

@@ -1,0 +1,2 @@
+//! GPUs beside registered memory: what the machine has, and which of its memory RDMA devices reach.
+#![warn(missing_docs)]
