@@ -139,7 +139,7 @@ impl Options {
         let profile: Option<Profile> = self.fabric.profile.as_deref().map(str::parse).transpose()?;
         let node = Node::open()?;
         let devices = profile.map(|profile| SoftDevice::open(&node, profile)).transpose()?;
-        Ok(Providers { node: Some(node), devices: devices.into_iter().collect(), ..Providers::default() })
+        Ok(Providers { node: Some(node), devices: devices.into_iter().collect(), cables: None })
     }
 }
 
