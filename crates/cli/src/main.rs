@@ -10,6 +10,7 @@ mod demo;
 mod devices;
 mod logging;
 mod output;
+mod probe;
 mod run;
 mod simulate;
 mod trace;
@@ -35,6 +36,7 @@ enum Command {
     Demo(demo::Args),
     Bench(bench::Args),
     Devices(devices::Args),
+    Probe(probe::Args),
     Trace(trace::Args),
     Simulate(simulate::Args),
     #[command(name = run::SUPERVISE, hide = true)]
@@ -45,6 +47,8 @@ enum Command {
     BenchRank(bench::Spec),
     #[command(name = demo::RANK, hide = true)]
     DemoRank,
+    #[command(name = probe::WORKER, hide = true)]
+    ProbeWorker(probe::WorkerArgs),
 }
 
 fn main() -> ExitCode {
@@ -62,6 +66,8 @@ fn main() -> ExitCode {
         Command::Simulate(args) => logged(verbose, || simulate::simulate(args)),
         Command::BenchRank(spec) => logged(verbose, || bench::rank(spec)),
         Command::DemoRank => logged(verbose, demo::rank),
+        Command::Probe(args) => logged(verbose, || probe::probe(args)),
+        Command::ProbeWorker(args) => logged(verbose, || probe::worker(args)),
         // These two run inside a rank, whose standard error belongs to the rank's program: they keep no log.
         Command::Supervise(args) => run::supervise(args),
         Command::Start(args) => run::start(args),
@@ -97,7 +103,8 @@ fn exit_code(error: &anyhow::Error) -> u8 {
         Some(error) => error.exit_code(),
         None if error.is::<bench::BenchError>()
             || error.is::<logging::FilterError>()
-            || error.is::<simulate::SimulateError>() =>
+            || error.is::<simulate::SimulateError>()
+            || error.is::<probe::ProbeError>() =>
         {
             2
         }
