@@ -6,8 +6,10 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod child;
 mod demo;
 mod devices;
+mod doctor;
 mod logging;
 mod output;
 mod probe;
@@ -37,6 +39,7 @@ enum Command {
     Bench(bench::Args),
     Devices(devices::Args),
     Probe(probe::Args),
+    Doctor(doctor::Args),
     Trace(trace::Args),
     Simulate(simulate::Args),
     #[command(name = run::SUPERVISE, hide = true)]
@@ -49,6 +52,8 @@ enum Command {
     DemoRank,
     #[command(name = probe::WORKER, hide = true)]
     ProbeWorker(probe::WorkerArgs),
+    #[command(name = doctor::ASK, hide = true, subcommand)]
+    DoctorAsk(doctor::Question),
 }
 
 fn main() -> ExitCode {
@@ -62,12 +67,14 @@ fn main() -> ExitCode {
         Command::Demo(args) => logged(verbose, || demo::demo(args, verbose)),
         Command::Bench(args) => logged(verbose, || bench::bench(args, verbose)),
         Command::Devices(args) => logged(verbose, || devices::devices(args)),
+        Command::Doctor(args) => logged(verbose, || doctor::doctor(args)),
         Command::Trace(args) => logged(verbose, || trace::trace(args)),
         Command::Simulate(args) => logged(verbose, || simulate::simulate(args)),
         Command::BenchRank(spec) => logged(verbose, || bench::rank(spec)),
         Command::DemoRank => logged(verbose, demo::rank),
         Command::Probe(args) => logged(verbose, || probe::probe(args)),
         Command::ProbeWorker(args) => logged(verbose, || probe::worker(args)),
+        Command::DoctorAsk(question) => doctor::answer(question),
         // These two run inside a rank, whose standard error belongs to the rank's program: they keep no log.
         Command::Supervise(args) => run::supervise(args),
         Command::Start(args) => run::start(args),

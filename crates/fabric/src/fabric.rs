@@ -34,7 +34,14 @@ pub struct Providers {
     pub node: Option<Node>,
     /// Devices, opened.
     pub devices: Vec<Arc<dyn Device>>,
+    /// Which of the devices lead to which rank, where cables decide that. Else all links run over the first device that can be used.
+    pub cables: Option<Cables>,
 }
+
+/// Which of this rank's devices lead to which other rank, where each cable joins two hosts (Thunderbolt): names of devices by
+/// rank of the launch, in order of preference. This rank's own entry is empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cables(pub Vec<Vec<String>>);
 
 /// Why a fabric did not start.
 #[derive(Debug, thiserror::Error)]
@@ -219,7 +226,7 @@ impl Fabric {
         let (rank, size) = (session.rank(), session.size());
         let deadline = clock::after(options.timeout);
         let left = || clock::until(deadline);
-        let Providers { node, mut devices } = providers.clone();
+        let Providers { node, mut devices, .. } = providers.clone();
         let node = node.filter(|_| options.windows);
         if node.is_some() || size == 1 {
             devices.clear();

@@ -41,7 +41,7 @@ pub use bootstrap::{
 pub use driver::device::DeviceError;
 pub use engine::{LABEL as TAG_LABEL, Rights};
 pub use error::{FabricError, LinkKind, Loss, OpName};
-pub use fabric::{Fabric, Providers, StartError};
+pub use fabric::{Cables, Fabric, Providers, StartError};
 pub use launch::{Launch, LaunchError};
 pub use liveness::On;
 pub use map::RegionRef;

@@ -17,7 +17,7 @@ impl Bench for Reach {
     }
 
     fn providers(&self, _rank: u32) -> Result<Providers, String> {
-        Ok(Providers { node: Some(node()?), devices: Vec::new() })
+        Ok(Providers { node: Some(node()?), devices: Vec::new(), cables: None })
     }
 
     fn options(&self, options: FabricOptions) -> FabricOptions {
@@ -43,7 +43,7 @@ impl Bench for Soft {
     }
 
     fn providers(&self, _rank: u32) -> Result<Providers, String> {
-        Ok(Providers { node: None, devices: vec![soft(self.0)?] })
+        Ok(Providers { node: None, devices: vec![soft(self.0)?], cables: None })
     }
 
     fn options(&self, options: FabricOptions) -> FabricOptions {
@@ -66,7 +66,7 @@ impl Bench for Broken {
 
     fn providers(&self, rank: u32) -> Result<Providers, String> {
         let plan = FaultPlan { seed: self.plan.seed + u64::from(rank), ..self.plan.clone() };
-        Ok(Providers { node: None, devices: vec![Faulty::new(soft(self.profile)?, plan)] })
+        Ok(Providers { node: None, devices: vec![Faulty::new(soft(self.profile)?, plan)], cables: None })
     }
 
     fn options(&self, options: FabricOptions) -> FabricOptions {

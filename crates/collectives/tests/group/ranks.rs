@@ -28,7 +28,7 @@ pub fn start<T: Send>(size: u32, profile: Option<Profile>, body: impl Fn(Fabric)
                 let options = FabricOptions { pool: 64 << 20, timeout: LONG, windows, ..FabricOptions::default() };
                 let node = Node::open().unwrap();
                 let devices = profile.map(|profile| SoftDevice::open(&node, profile).unwrap());
-                let providers = Providers { node: Some(node), devices: devices.into_iter().collect() };
+                let providers = Providers { node: Some(node), devices: devices.into_iter().collect(), cables: None };
                 body(Fabric::start(session, options, providers).unwrap())
             })
         };

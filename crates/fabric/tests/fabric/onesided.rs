@@ -632,8 +632,11 @@ fn many_threads_work_on_one_share() {
 #[test]
 fn as_many_shares_as_there_is_room_for_and_no_more() {
     let fabric = {
-        let providers =
-            fulmen_fabric::Providers { node: Some(fulmen_reach::Node::open().unwrap()), devices: Vec::new() };
+        let providers = fulmen_fabric::Providers {
+            node: Some(fulmen_reach::Node::open().unwrap()),
+            devices: Vec::new(),
+            cables: None,
+        };
         Fabric::start(fulmen_fabric::Session::alone(), options(), providers).unwrap()
     };
     let memory = private(64);

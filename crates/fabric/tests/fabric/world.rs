@@ -42,9 +42,9 @@ impl Carrier {
     pub fn providers(self) -> Providers {
         let node = Node::open().unwrap();
         match self {
-            Carrier::Reach => Providers { node: Some(node), devices: Vec::new() },
+            Carrier::Reach => Providers { node: Some(node), devices: Vec::new(), cables: None },
             Carrier::Device(profile) => {
-                Providers { node: None, devices: vec![SoftDevice::open(&node, profile).unwrap()] }
+                Providers { node: None, devices: vec![SoftDevice::open(&node, profile).unwrap()], cables: None }
             }
         }
     }
@@ -126,7 +126,7 @@ pub fn start_devices<T: Send>(
 ) -> Vec<T> {
     let given = |rank| {
         let options = FabricOptions { windows: false, ..options() };
-        (Providers { node: None, devices: vec![device(rank)] }, options)
+        (Providers { node: None, devices: vec![device(rank)], cables: None }, options)
     };
     start_with(size, given, body)
 }
