@@ -285,7 +285,7 @@ pub struct DeviceAttr {
     pub max_ee_init_rd_atom: c_int,
     pub atomic_cap: c_uint,
     /// What stands between `atomic_cap` and `max_pkeys`: limits of what Fulmen does not use.
-    pub unused: [c_int; 15],
+    pub unused: [c_int; 14],
     pub max_pkeys: u16,
     pub local_ca_ack_delay: u8,
     pub phys_port_cnt: u8,
