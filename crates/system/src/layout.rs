@@ -6,10 +6,14 @@ use fulmen_verbs::CompletionStatus as Status;
 
 use crate::ffi::{self, number};
 
-/// Notes offsets of fields, and the size where the structure is known whole.
+/// Notes offsets and sizes of fields, and the size of the structure where the structure is known whole.
 macro_rules! layout {
     ($facts:ident, $c:literal = $own:ty: $($field:ident)*) => {
-        $($facts.push((concat!("offsetof(struct ", $c, ", ", stringify!($field), ")"), offset_of!($own, $field) as u64));)*
+        $(
+            $facts.push((concat!("offsetof(struct ", $c, ", ", stringify!($field), ")"), offset_of!($own, $field) as u64));
+            let size = size_of_field(|own: &$own| &own.$field);
+            $facts.push((concat!("sizeof(((struct ", $c, " *)0)->", stringify!($field), ")"), size));
+        )*
     };
     ($facts:ident, whole $c:literal = $own:ty: $($field:ident)*) => {
         $facts.push((concat!("sizeof(struct ", $c, ")"), size_of::<$own>() as u64));
@@ -22,6 +26,11 @@ macro_rules! numbers {
     ($facts:ident: $($name:ident)*) => {
         $($facts.push((concat!("IBV_", stringify!($name)), number::$name as u64));)*
     };
+}
+
+/// Bytes of the field that `get` gives.
+fn size_of_field<Whole, Field>(_get: fn(&Whole) -> &Field) -> u64 {
+    size_of::<Field>() as u64
 }
 
 /// Pairs of a C expression and the value that it must have.
