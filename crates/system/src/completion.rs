@@ -228,7 +228,7 @@ impl CompletionQueue for QueueHandle {
         // Not exact if several threads poll, and it need not be.
         let idle = queue.idle.load(Ordering::Relaxed).wrapping_add(1);
         queue.idle.store(idle, Ordering::Relaxed);
-        if idle % IDLE_POLLS == 0 {
+        if idle.is_multiple_of(IDLE_POLLS) {
             queue.core.look_at_events();
         }
         queue.check().map(|()| 0)

@@ -24,6 +24,8 @@ impl Pair {
         let call;
         match *transition {
             Transition::Reset => return self.reset(&mut attr),
+            // It is there: Linux refuses the change for UC.
+            Transition::SendDrain if before == QueuePairState::SendDrain => return Ok(()),
             Transition::Init { port, access } => {
                 call = TO_INIT;
                 attr.qp_state = number::QPS_INIT;
@@ -81,9 +83,6 @@ impl Pair {
             _ => error,
         })?;
         self.set_told(transition.target());
-        if before == QueuePairState::SendDrain && transition.target() == QueuePairState::ReadyToSend {
-            self.resume();
-        }
         if let Transition::Init { port: named, .. } = *transition {
             *port = named;
         }
@@ -97,16 +96,6 @@ impl Pair {
         attr.port_num = port;
         let mask = number::QP_STATE | number::QP_PKEY_INDEX | number::QP_PORT | number::QP_ACCESS_FLAGS;
         self.modify_raw(&mut attr, mask, TO_INIT)
-    }
-
-    /// Soft-RoCE does not look at the requests that waited in SQD before the next one is posted: an empty list is.
-    fn resume(&self) {
-        if self.core().info.limits.frame.is_none() {
-            // SAFETY: the queue pair lives, and an empty list names no memory.
-            if let Err(errno) = unsafe { lock(&self.send).nudge(self.raw.as_ptr()) } {
-                tracing::debug!("an empty list was refused: {}", self.core().failed("ibv_post_send", errno));
-            }
-        }
     }
 
     /// Goes to ERR, again if it is there: some devices look at what was posted in ERR only then.

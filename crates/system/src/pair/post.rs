@@ -82,19 +82,6 @@ impl<Wr: Chained> Buffer<Wr> {
         (self.pieces.as_mut_ptr().wrapping_add(first), count as c_int)
     }
 
-    /// Hands over nothing, which makes the device look at its queue.
-    ///
-    /// # Safety
-    /// The queue pair lives.
-    pub(super) unsafe fn nudge(&mut self, pair: *mut ffi::Qp) -> Result<(), c_int> {
-        let mut bad = std::ptr::null_mut();
-        // SAFETY: the caller's promise; an empty list is one.
-        match unsafe { (self.post)(pair, std::ptr::null_mut(), &mut bad) } {
-            0 => Ok(()),
-            errno => Err(errno),
-        }
-    }
-
     /// Hands the requests to the device.
     ///
     /// # Safety
