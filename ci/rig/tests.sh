@@ -3,14 +3,21 @@
 export FULMEN_TEST_DEVICE=rxe0 RUST_BACKTRACE=1
 failed=0
 
-# check NAME SECONDS COMMAND…
+# check NAME SECONDS WORDS COMMAND…: it has to succeed, and to say these words.
 check() {
-    name=$1 limit=$2 begin=$(cut -d. -f1 /proc/uptime)
-    shift 2
-    timeout "$limit" "$@" >/tmp/said 2>&1 </dev/null
+    name=$1 limit=$2 words=$3 begin=$(cut -d. -f1 /proc/uptime)
+    shift 3
+    # Functions of this script have a limit of their own.
+    case $1 in
+    late) "$@" ;;
+    *) timeout "$limit" "$@" ;;
+    esac >/tmp/said 2>&1 </dev/null
     status=$?
     took=$(($(cut -d. -f1 /proc/uptime) - begin))
     grep -E '^test result:|cases passed|^SKIPPED|^skipped' /tmp/said
+    if [ "$status" = 0 ] && ! grep -qF -e "$words" /tmp/said; then
+        status="0, but not a word of \"$words\","
+    fi
     if [ "$status" = 0 ]; then
         echo "rig: ok: $name, $took s"
     else
@@ -20,13 +27,34 @@ check() {
     fi
 }
 
-check "system: conformance" 150 tests/system-conformance --nocapture
-check "fabric: conformance over RC" 150 tests/fabric-conformance --nocapture --test-threads=2 machine::rc
-check "fabric: conformance over UC" 150 tests/fabric-conformance --nocapture --test-threads=2 machine::uc
-check "fulmen: four processes, one killed, examples" 100 tests/fulmen-processes --nocapture --test-threads=2 \
+gids="tests/fabric-conformance --nocapture the_first_address"
+
+# A port that is down and has no address when the ranks start, and both a little later.
+late() {
+    /bin/ip address flush dev d0
+    /bin/ip link set d0 down
+    timeout 100 ./fulmen run -n 2 --device rxe0 -- examples/all_reduce &
+    sleep 3
+    /bin/ip link set d0 up
+    /bin/ip address add 10.9.0.1/24 dev d0
+    wait $!
+}
+
+check "GIDs: a link-local one first" 60 "rxe0 port 1 has 0: fe80::" $gids
+check "GIDs: one of IPv4 behind it" 60 "rxe0 port 1 has 1: ::ffff:10.9.0.1" $gids
+check "GIDs: that of IPv4 is taken" 60 "rxe0 port 1 takes 1: ::ffff:10.9.0.1" $gids
+/bin/ip address add 10.9.7.1/24 dev d0
+check "GIDs: the first of two" 60 "rxe0 port 1 takes 1: ::ffff:10.9.0.1" $gids
+/bin/ip address del 10.9.0.1/24 dev d0
+check "GIDs: the one that is left" 60 "rxe0 port 1 takes 2: ::ffff:10.9.7.1" $gids
+check "GIDs: port and address come late" 120 "every sum is" late
+check "fulmen run" 120 "rank 3 of 4: every sum is 10" ./fulmen run -n 4 --device rxe0 -- examples/all_reduce
+check "system: conformance" 300 "" tests/system-conformance --nocapture
+check "fabric: conformance over RC" 300 "" tests/fabric-conformance --nocapture --test-threads=2 machine::rc
+check "fabric: conformance over UC" 300 "" tests/fabric-conformance --nocapture --test-threads=2 machine::uc
+check "fulmen: four processes, one killed, examples" 300 "" tests/fulmen-processes --nocapture --test-threads=2 \
     processes_work_together a_killed_process the_examples_work
-check "fulmen: shrink, rejoin, stop" 150 tests/fulmen-recovery --nocapture --test-threads=2
-check "cluster: locks" 100 tests/cluster-sync --nocapture --test-threads=2
-check "fulmen run" 60 ./fulmen run -n 4 --device rxe0 -- examples/all_reduce
+check "fulmen: shrink, rejoin, stop" 300 "" tests/fulmen-recovery --nocapture --test-threads=2
+check "cluster: locks" 300 "" tests/cluster-sync --nocapture --test-threads=2
 
 exit $((failed > 0))

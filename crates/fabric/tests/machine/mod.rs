@@ -7,7 +7,8 @@ use fulmen_fabric::conformance::{Bench, names, run_some};
 use fulmen_fabric::{FabricOptions, Providers};
 use fulmen_system::Library;
 use fulmen_verbs::{
-    CompletionChannel, CompletionQueue, Device, DeviceInfo, GidEntry, PortInfo, ProtectionDomain, VerbsError,
+    CompletionChannel, CompletionQueue, Device, DeviceInfo, GidEntry, LinkLayer, PortInfo, ProtectionDomain,
+    VerbsError, select_gid,
 };
 
 /// Each rank opens the device for itself, as processes would.
@@ -84,12 +85,18 @@ impl Device for WithoutRc {
     }
 }
 
-/// Runs the cases that are `wanted`, or says why it does not.
-fn over(hide_rc: bool, wanted: &dyn Fn(&str) -> bool) {
-    let Ok(device) = env::var("FULMEN_TEST_DEVICE") else {
+/// The device to test, or a word on why there is none.
+fn named() -> Option<String> {
+    let device = env::var("FULMEN_TEST_DEVICE").ok();
+    if device.is_none() {
         eprintln!("SKIPPED: the fabric over the machine's own device, because FULMEN_TEST_DEVICE names none");
-        return;
-    };
+    }
+    device
+}
+
+/// Runs the cases that are `wanted`.
+fn over(hide_rc: bool, wanted: &dyn Fn(&str) -> bool) {
+    let Some(device) = named() else { return };
     let bench = Machine { device, hide_rc };
     let name = bench.name();
     let report = run_some(&bench, wanted, &mut |case, verdict| println!("{name}: {case}: {verdict:?}"));
@@ -124,4 +131,24 @@ fn uc_first_half() {
 #[test]
 fn uc_second_half() {
     part(true, 1);
+}
+
+/// What the table should hold depends on the machine; whoever runs this there reads what it prints.
+#[test]
+fn the_first_address_of_ipv4_is_chosen() {
+    let Some(name) = named() else { return };
+    let device = Library::open().unwrap().open_device(&name).unwrap();
+    for number in 1..=device.info().ports {
+        let layer = device.port(number).unwrap().link_layer;
+        let table = device.gid_table(number).unwrap();
+        for entry in &table {
+            println!("{name} port {number} has {}: {} ({:?})", entry.index, entry.gid, entry.kind);
+        }
+        let chosen = select_gid(layer, &table).unwrap();
+        println!("{name} port {number} takes {}: {}", chosen.index, chosen.gid);
+        let first = table.iter().find(|entry| entry.gid.is_ipv4_mapped() && entry.interface_up == Some(true));
+        if let (LinkLayer::Ethernet, Some(first)) = (layer, first) {
+            assert_eq!(chosen.index, first.index);
+        }
+    }
 }
