@@ -5,15 +5,18 @@ stage() {
     local dir=$1 crate kind name path
     mkdir -p "$dir/tests" "$dir/examples"
     # Optimized, since each instruction of the guest is emulated.
-    cargo test --release --no-run --message-format=json-render-diagnostics -p fulmen-system -p fulmen-fabric -p fulmen-cluster -p fulmen -p fulmen-cli \
-        --bin fulmen --test conformance --test processes --test recovery --test sync --example '*' >"$rig/build.json"
+    local as=(--release --message-format=json-render-diagnostics)
+    {
+        cargo build "${as[@]}" -p fulmen-cli --bin fulmen -p fulmen --examples &&
+            cargo test "${as[@]}" --no-run -p fulmen-system -p fulmen-fabric -p fulmen-cluster -p fulmen \
+                --test conformance --test processes --test recovery --test sync
+    } >"$rig/build.json" || return 1
     sed -n 's|.*"package_id":"[^"]*/crates/\([a-z]*\)#[^"]*".*"kind":\["\([a-z]*\)"\].*"name":"\([^"]*\)".*"executable":"\([^"]*\)".*|\1 \2 \3 \4|p' "$rig/build.json" |
         while read -r crate kind name path; do
             case $kind in
             test) slim "$path" "$dir/tests/$crate-$name" ;;
             example) slim "$path" "$dir/examples/$name" ;;
-            # As a program, and not as the harness of its own tests.
-            bin) case $path in */deps/*) ;; *) slim "$path" "$dir/$name" ;; esac ;;
+            bin) slim "$path" "$dir/$name" ;;
             esac
         done
     for path in fulmen tests/{system-conformance,fabric-conformance,cluster-sync,fulmen-processes,fulmen-recovery} examples/all_reduce; do
