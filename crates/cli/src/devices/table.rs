@@ -27,7 +27,8 @@ struct Row(&'static str, fn(&DeviceInfo) -> String, &'static str, Hardware);
 /// The whole table.
 pub fn markdown() -> anyhow::Result<String> {
     let node = Node::open().context("cannot share memory with other processes")?;
-    let [rich, thunderbolt] = [Profile::Infiniband, Profile::Thunderbolt].map(|profile| SoftDevice::open(&node, profile));
+    let [rich, thunderbolt] =
+        [Profile::Infiniband, Profile::Thunderbolt].map(|profile| SoftDevice::open(&node, profile));
     let (rich, thunderbolt) = (rich?, thunderbolt?);
     let mut text = format!(
         "| | soft, {} | soft, {} | the machine's InfiniBand and RoCE | the machine's Thunderbolt |\n|---|---|---|---|---|\n",

@@ -39,8 +39,9 @@ pub fn names() -> Vec<&'static str> {
 
 /// Memory of a kind.
 enum Source {
-    /// A mapping, with whatever keeps it what it is.
-    Mapped(Region, Option<CudaRegistration>),
+    Mapped(Region),
+    /// A mapping that the CUDA driver has registered, as long as this lives.
+    Cuda(CudaRegistration),
     DmaBuf(Box<RegisterDmaBuf>),
 }
 
@@ -49,13 +50,9 @@ type RegisterDmaBuf = dyn Fn(&dyn ProtectionDomain, Access) -> Result<Box<dyn Dm
 
 fn source(name: &str) -> anyhow::Result<Source> {
     Ok(match name {
-        READ_ONLY_FILE => Source::Mapped(read_only_file()?, None),
-        CUDA_PINNED => Source::Mapped(Cuda::open()?.pinned(LEN)?, None),
-        CUDA_REGISTERED => {
-            let region = Region::alloc(LEN)?;
-            let registration = Cuda::open()?.register(&region)?;
-            Source::Mapped(region, Some(registration))
-        }
+        READ_ONLY_FILE => Source::Mapped(read_only_file()?),
+        CUDA_PINNED => Source::Mapped(Cuda::open()?.pinned(LEN)?),
+        CUDA_REGISTERED => Source::Cuda(Cuda::open()?.register(&Region::alloc(LEN)?)?),
         UDMABUF => {
             let fd = udmabuf(&Region::alloc(LEN)?)?;
             Source::DmaBuf(Box::new(move |pd, access| {
@@ -68,7 +65,7 @@ fn source(name: &str) -> anyhow::Result<Source> {
         }
         name => {
             let kind = MemoryKind::all().iter().find(|kind| kind.name() == name).context("no such kind of memory")?;
-            Source::Mapped(kind.allocate(LEN)?, None)
+            Source::Mapped(kind.allocate(LEN)?)
         }
     })
 }
@@ -108,14 +105,21 @@ pub fn memory(voice: &Voice, device: &Arc<dyn Device>, name: &str) -> anyhow::Re
     ] {
         voice.at(&format!("registering {name} memory for {rights}"));
         let registered = match &source {
-            Source::Mapped(region, _) => pd.register(region, first_piece(device, region), access).map(|_| ()),
-            Source::DmaBuf(register) => register(&*pd, access).map(|_| ()),
+            Source::Mapped(region) => pd.register(region, first_piece(device, region), access).map(drop),
+            Source::Cuda(cuda) => pd.register(cuda.region(), first_piece(device, cuda.region()), access).map(drop),
+            Source::DmaBuf(register) => register(&*pd, access).map(drop),
         };
         let refusal = registered.as_ref().err().map(Refusal::from);
         row.rights.push(Right { rights: rights.to_string(), refusal });
     }
     row.registers = row.rights.iter().any(|right| right.refusal.is_none());
-    if let (Source::Mapped(region, _), true) = (&source, row.registers) {
+    // Requests name mapped memory, and a dma-buf is none.
+    let mapped = match &source {
+        Source::Mapped(region) => Some(region),
+        Source::Cuda(cuda) => Some(cuda.region()),
+        Source::DmaBuf(_) => None,
+    };
+    if let Some(region) = mapped.filter(|_| row.registers) {
         let may_write = row.rights[1].refusal.is_none();
         row.messages_out = Some(false);
         match carry(voice, device, &pd, region, may_write) {
