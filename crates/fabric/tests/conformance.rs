@@ -114,9 +114,13 @@ fn soft_thunderbolt() {
     run(&Soft(Profile::Thunderbolt)).assert_passed();
 }
 
+/// What is different from one device: those of its operations that name memory, and the end of generations.
 #[test]
 fn cables_infiniband() {
-    run(&Cabled(Profile::Infiniband)).assert_passed();
+    let full = std::env::var_os("FULMEN_TEST_TIER").is_some_and(|tier| tier == "full");
+    let wanted = |case: &str| full || ["one-sided", "keys", "regroup"].iter().any(|theme| case.starts_with(theme));
+    let bench = Cabled(Profile::Infiniband);
+    run_some(&bench, &wanted, &mut |case, verdict| println!("{}: {case}: {verdict:?}", bench.name())).assert_passed();
 }
 
 #[test]
