@@ -10,6 +10,8 @@ use fulmen_fabric::{
 use fulmen_reach::{Node, ReachError};
 use fulmen_soft::{OpenError, Profile, SoftDevice, UnknownProfile};
 
+use crate::machine;
+
 /// Why a program could not become a rank of a group.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -32,6 +34,22 @@ pub enum InitError {
     /// The device of the profile could not be opened.
     #[error("the software device could not be opened: {0}")]
     Device(#[from] OpenError),
+    /// The machine's device could not be opened.
+    #[error("FULMEN_DEVICE={name}: {cause}; `fulmen doctor` looks for what is wrong")]
+    Machine {
+        /// What was asked for.
+        name: String,
+        /// Why not.
+        cause: fulmen_system::OpenError,
+    },
+    /// Two kinds of devices were asked for.
+    #[error("FULMEN_DEVICE={device} and FULMEN_PROFILE={profile} are both set: unset the one that is not meant")]
+    TwoDevices {
+        /// The machine's device.
+        device: String,
+        /// The software device's profile.
+        profile: String,
+    },
     /// The ranks could not connect.
     #[error(transparent)]
     Start(#[from] StartError),
@@ -45,15 +63,35 @@ pub enum InitError {
 pub struct Options {
     /// How ranks are connected, and the deadline of operations.
     pub fabric: FabricOptions,
+    /// The machine's device over which ranks talk, by name, or `any` for those that work; it needs `fabric.windows` off.
+    /// None: the software device of `fabric.profile`, or shared memory.
+    pub device: Option<String>,
 }
 
 impl Options {
-    /// What `FULMEN_TIMEOUT`, `FULMEN_POOL` and `FULMEN_PROFILE` say, and the defaults.
+    /// What `FULMEN_DEVICE` and the variables of [`FabricOptions::from_env`] say, and the defaults. A device turns windows off.
     ///
     /// # Errors
-    /// [`InitError::Options`] for a value that means nothing.
+    /// [`InitError::Options`] for a value that means nothing, [`InitError::TwoDevices`] for two that exclude each other.
     pub fn from_env() -> Result<Options, InitError> {
-        Ok(Options { fabric: FabricOptions::from_env()? })
+        let device = std::env::var_os("FULMEN_DEVICE").map(|name| name.to_string_lossy().trim().to_owned());
+        Options::new(FabricOptions::from_env()?, device.filter(|name| !name.is_empty()))
+    }
+
+    fn new(fabric: FabricOptions, device: Option<String>) -> Result<Options, InitError> {
+        match (device, &fabric.profile) {
+            (Some(device), Some(profile)) => Err(InitError::TwoDevices { device, profile: profile.clone() }),
+            (Some(device), None) => Ok(Options { fabric, device: None }.over(device)),
+            (None, _) => Ok(Options { fabric, device: None }),
+        }
+    }
+
+    /// Over this device of the machine, or over `any` that works, instead of shared memory.
+    #[must_use]
+    pub fn over(mut self, device: impl Into<String>) -> Options {
+        self.device = Some(device.into());
+        self.fabric.windows = false;
+        self
     }
 
     /// With another deadline for meeting and for operations.
@@ -94,6 +132,10 @@ impl Options {
 
     /// This process's means to reach others.
     fn providers(&self) -> Result<Providers, InitError> {
+        if let Some(name) = &self.device {
+            let devices = machine::open(name).map_err(|cause| InitError::Machine { name: name.clone(), cause })?;
+            return Ok(Providers { devices, ..Providers::default() });
+        }
         let profile: Option<Profile> = self.fabric.profile.as_deref().map(str::parse).transpose()?;
         let node = Node::open()?;
         let devices = profile.map(|profile| SoftDevice::open(&node, profile)).transpose()?;

@@ -44,12 +44,14 @@
 //!
 //! The environment: `FULMEN_TIMEOUT` (the deadline of operations in seconds, 60 by default), `FULMEN_POOL` (the size of the
 //! memory for buffers, such as `4G`; 1 GiB by default, of which only what is used takes memory), `FULMEN_PROFILE` (the
-//! device profile over which ranks talk instead of shared memory), `FULMEN_VERIFY_DATA` (`1`: everything that ranks send one
+//! device profile over which ranks talk instead of shared memory), `FULMEN_DEVICE` (the machine's own device that they use
+//! instead, by name, or `any` that works), `FULMEN_VERIFY_DATA` (`1`: everything that ranks send one
 //! another carries a checksum), `FULMEN_SILENCE` (how long a rank may be stopped until it counts as lost, 10 s by default);
 //! [`launch`] lists what a launcher sets.
 #![forbid(unsafe_code)]
 
 mod init;
+mod machine;
 
 pub use fulmen_cluster::sync;
 pub use fulmen_collectives::{

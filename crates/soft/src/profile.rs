@@ -78,6 +78,7 @@ impl Profile {
             holds_sends: !rich,
             acknowledges: rich,
             reports_dead_peers: rich,
+            dma_buf: false,
         }
     }
 

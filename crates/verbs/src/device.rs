@@ -1,5 +1,6 @@
 use std::any::Any;
 use std::ops::Range;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -66,6 +67,22 @@ pub trait ProtectionDomain: Send + Sync {
         access: Access,
     ) -> Result<Arc<dyn MemoryRegion>, VerbsError>;
 
+    /// Registers `len` bytes of a dma-buf, memory of another device such as a GPU, from byte `offset` on. Peers and
+    /// requests address it from 0.
+    ///
+    /// # Errors
+    /// [`VerbsError::Unsupported`] if the device cannot, [`VerbsError::System`] if the system refuses.
+    fn register_dma_buf(
+        &self,
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        len: usize,
+        access: Access,
+    ) -> Result<Box<dyn DmaBufRegistration>, VerbsError> {
+        let _ = (fd, offset, len, access);
+        Err(VerbsError::Unsupported { device: "this device".to_owned(), what: "dma-buf registrations" })
+    }
+
     /// Makes a queue pair in state RESET.
     ///
     /// # Errors
@@ -82,6 +99,14 @@ pub trait MemoryRegion: Send + Sync {
     fn range(&self) -> Range<usize>;
     /// What may be done to it.
     fn access(&self) -> Access;
+    /// The key by which requests of this process name it.
+    fn lkey(&self) -> u32;
+    /// The key by which peers name it.
+    fn rkey(&self) -> u32;
+}
+
+/// A registered dma-buf. Dropping it ends the registration.
+pub trait DmaBufRegistration: Send + Sync {
     /// The key by which requests of this process name it.
     fn lkey(&self) -> u32;
     /// The key by which peers name it.

@@ -5,14 +5,15 @@ mod plan;
 mod queue;
 
 use std::ops::Range;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use fulmen_memory::Region;
 
 use crate::{
-    Access, CompletionChannel, CompletionQueue, Device, DeviceInfo, GidEntry, MemoryRegion, PortInfo, ProtectionDomain,
-    QueuePair, QueuePairInit, Transition, VerbsError,
+    Access, CompletionChannel, CompletionQueue, Device, DeviceInfo, DmaBufRegistration, GidEntry, MemoryRegion,
+    PortInfo, ProtectionDomain, QueuePair, QueuePairInit, Transition, VerbsError,
 };
 
 pub use plan::{FaultPlan, Injected, Kill, KillMode, Odds};
@@ -198,6 +199,17 @@ impl ProtectionDomain for FaultyDomain {
     ) -> Result<Arc<dyn MemoryRegion>, VerbsError> {
         self.core.check_alive("register")?;
         self.inner.register(region, range, access)
+    }
+
+    fn register_dma_buf(
+        &self,
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        len: usize,
+        access: Access,
+    ) -> Result<Box<dyn DmaBufRegistration>, VerbsError> {
+        self.core.check_alive("register_dma_buf")?;
+        self.inner.register_dma_buf(fd, offset, len, access)
     }
 
     fn create_qp(&self, init: &QueuePairInit) -> Result<Arc<dyn QueuePair>, VerbsError> {

@@ -28,7 +28,9 @@ mod sync;
 pub use budget::{Budget, Claim};
 pub use check::{check_access, check_post_recv, check_post_send, check_transition};
 pub use completion::{Completion, CompletionOpcode, CompletionStatus};
-pub use device::{CompletionChannel, CompletionQueue, Device, MemoryRegion, ProtectionDomain, QueuePair};
+pub use device::{
+    CompletionChannel, CompletionQueue, Device, DmaBufRegistration, MemoryRegion, ProtectionDomain, QueuePair,
+};
 pub use error::{PostError, VerbsError};
 pub use faulty::{FaultPlan, Faulty, Injected, Kill, KillMode, Odds};
 pub use gid::{Gid, GidEntry, GidError, GidKind, select_gid};

@@ -80,6 +80,8 @@ pub struct Capabilities {
     pub acknowledges: bool,
     /// A dead peer is told by a failed completion; otherwise there is silence.
     pub reports_dead_peers: bool,
+    /// It registers memory of other devices, by the descriptor of a dma-buf.
+    pub dma_buf: bool,
 }
 
 impl Capabilities {

@@ -41,6 +41,7 @@ fn info(rich: bool) -> DeviceInfo {
             holds_sends: !rich,
             acknowledges: rich,
             reports_dead_peers: rich,
+            dma_buf: false,
         },
     }
 }

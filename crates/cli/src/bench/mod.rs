@@ -28,7 +28,7 @@ pub use size::Size;
 pub use table::short;
 
 use crate::output::{NOBODY_LISTENS, say, show};
-use crate::run::{self, Job, Output, Profile, Reader, positive_seconds, rank_count};
+use crate::run::{self, Job, Output, Profile, Reader, device_name, positive_seconds, rank_count};
 
 /// The hidden command of a rank.
 pub const RANK: &str = "__bench";
@@ -71,6 +71,9 @@ pub struct Args {
     /// Use the software RDMA device with the limits and rules of this hardware, instead of shared memory.
     #[arg(long, value_enum, env = "FULMEN_PROFILE")]
     profile: Option<Profile>,
+    /// Use this RDMA device of the machine (`fulmen devices` lists them), or `any` that works, instead of shared memory.
+    #[arg(long, value_name = "NAME", env = run::DEVICE, value_parser = device_name, conflicts_with = "profile")]
+    device: Option<String>,
     /// Verify what ranks send one another by checksums, to see what that costs.
     #[arg(long)]
     verify_data: bool,
@@ -281,7 +284,7 @@ struct Told {
 
 /// Starts the ranks and shows what they measure.
 pub fn bench(args: Args, verbose: u8) -> anyhow::Result<ExitCode> {
-    let Args { spec, ranks, profile, verify_data, json } = args;
+    let Args { spec, ranks, profile, device, verify_data, json } = args;
     spec.check(ranks)?;
     check_device(ranks, profile)?;
     // Room for the buffers, whatever the pool's cuts waste, and for what the group itself takes.
@@ -293,9 +296,10 @@ pub fn bench(args: Args, verbose: u8) -> anyhow::Result<ExitCode> {
     job.env.push(("FULMEN_POOL", pool.to_string()));
     job.env.extend(verify_data.then(run::verified));
     if !json {
-        let place = match profile {
-            Some(profile) => format!("software {} device", profile.name()),
-            None => "shared memory".to_string(),
+        let place = match (profile, &device) {
+            (Some(profile), _) => format!("software {} device", profile.name()),
+            (None, Some(device)) => format!("device {device}"),
+            (None, None) => "shared memory".to_string(),
         };
         let place = if verify_data { format!("{place}, verified") } else { place };
         let processors = if ranks as usize <= machine::processors().len() {
@@ -315,6 +319,7 @@ pub fn bench(args: Args, verbose: u8) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::from(NOBODY_LISTENS));
         }
     }
+    job.env.extend(device.map(run::over));
     let code = job.run()?;
     let told = told.lock().unwrap_or_else(PoisonError::into_inner);
     if told.nobody_listens {

@@ -8,12 +8,12 @@ mod control;
 mod launcher;
 mod lines;
 mod meeting;
-mod processes;
+pub mod processes;
 mod program;
 mod rank;
 mod records;
 mod relay;
-mod signals;
+pub mod signals;
 mod start;
 mod starter;
 mod supervise;
@@ -43,6 +43,9 @@ pub const SUPERVISE: &str = "__supervise";
 /// The hidden command of the process that becomes a rank's program.
 pub const START: &str = "__start";
 
+/// The variable that names the machine's device over which ranks talk.
+pub const DEVICE: &str = "FULMEN_DEVICE";
+
 /// The time between SIGTERM and SIGKILL for ranks that are this program.
 const GRACE: Duration = Duration::from_secs(2);
 
@@ -61,6 +64,9 @@ const MAX_RANKS: u32 = 1024;
 /// to each rank's process group once. When a rank fails, the others get SIGTERM, and SIGKILL after the grace time; the same
 /// is done with processes that a rank leaves behind when its program ends. When this command is killed, its ranks are too.
 ///
+/// The ranks map one another's memory, unless --profile or --device names a device to talk over. Where a device of the machine
+/// does not work, `fulmen doctor` tells why.
+///
 /// With --restart, a rank that fails is started again under its number while others run: they go on with it once they call
 /// `rejoin`. The run fails only when a rank fails more often than that.
 ///
@@ -74,6 +80,9 @@ pub struct Args {
     /// Use the software RDMA device with the limits and rules of this hardware, instead of shared memory.
     #[arg(long, value_enum, env = "FULMEN_PROFILE")]
     profile: Option<Profile>,
+    /// Use this RDMA device of the machine (`fulmen devices` lists them), or `any` that works, instead of shared memory.
+    #[arg(long, value_name = "NAME", env = DEVICE, value_parser = device_name, conflicts_with = "profile")]
+    device: Option<String>,
     /// End the run with exit code 124 when it takes longer than this.
     #[arg(long, value_name = "SECONDS", value_parser = positive_seconds, allow_negative_numbers = true)]
     timeout: Option<Duration>,
@@ -185,6 +194,11 @@ pub fn verified() -> (&'static str, String) {
     ("FULMEN_VERIFY_DATA", "1".into())
 }
 
+/// What has ranks talk over a device of the machine.
+pub fn over(device: String) -> (&'static str, String) {
+    (DEVICE, device)
+}
+
 /// The hardware that the software device stands in for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Profile {
@@ -277,9 +291,10 @@ impl RunError {
 /// Runs the ranks until all have ended.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let path = program::find(&args.program[0])?;
-    let Args { ranks, profile, timeout, grace, restart, silence, verify_data, no_labels, trace, program } = args;
+    let Args { ranks, profile, device, timeout, grace, restart, silence, verify_data, no_labels, trace, program } =
+        args;
     let output = if no_labels { Output::Plain } else { Output::Labelled };
-    let env = verify_data.then(verified).into_iter().collect();
+    let env = verify_data.then(verified).into_iter().chain(device.map(over)).collect();
     let job = Job { ranks, profile, timeout, grace, restart, silence, path, program, trace, env, output };
     Ok(ExitCode::from(job.run()?))
 }
@@ -300,6 +315,14 @@ pub fn rank_count(text: &str) -> Result<u32, String> {
     match text.parse() {
         Ok(count) if (1..=MAX_RANKS).contains(&count) => Ok(count),
         _ => Err(format!("a run has 1 to {MAX_RANKS} ranks")),
+    }
+}
+
+/// Reads the name of a device. Whether there is such a device, each rank finds out on its own.
+pub fn device_name(text: &str) -> Result<String, String> {
+    match text.trim() {
+        "" => Err("give the name of a device (`fulmen devices` lists them), or `any`".to_string()),
+        name => Ok(name.to_string()),
     }
 }
 

@@ -24,6 +24,24 @@ fn without_a_profile_there_is_none() {
 }
 
 #[test]
+fn a_device_is_named_to_the_ranks() {
+    let ended = ranks(&["-n", "1", "--device", "rxe0"], "echo $FULMEN_DEVICE profile=${FULMEN_PROFILE-none}").end();
+    assert_eq!(ended.out, "[0] rxe0 profile=none\n");
+}
+
+#[test]
+fn a_machine_without_the_library_says_so() {
+    let mut command = Command::new(FULMEN);
+    command.args(["bench", "all-reduce", "-n2", "--max=8", "--device=any"]);
+    command.env("FULMEN_VERBS_LIBRARY", "/nonexistent/libibverbs.so.1");
+    let ended = start(command).end();
+    assert_eq!(ended.code, Some(1), "{}", ended.err);
+    for part in ["FULMEN_DEVICE=any", "/nonexistent/libibverbs.so.1", "fulmen doctor"] {
+        assert!(ended.err.contains(part), "{part} in {}", ended.err);
+    }
+}
+
+#[test]
 fn the_first_rank_reads_the_input() {
     let mut input = tempfile::tempfile().unwrap();
     input.write_all(b"one\ntwo\n").unwrap();

@@ -99,6 +99,7 @@ fn info(likeness: Likeness, number: u8) -> DeviceInfo {
             holds_sends: !rich,
             acknowledges: rich,
             reports_dead_peers: rich,
+            dma_buf: false,
         },
     }
 }

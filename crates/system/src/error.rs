@@ -1,0 +1,81 @@
+use std::path::PathBuf;
+
+/// Why the machine's library or a device of it could not be opened.
+#[derive(Debug, thiserror::Error, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The verbs library is not there.
+    #[error("the verbs library {path} cannot be opened ({cause}): {way_out}")]
+    NoLibrary {
+        /// What was to be opened.
+        path: PathBuf,
+        /// What the loader said.
+        cause: String,
+        /// What to do.
+        way_out: &'static str,
+    },
+    /// The library lacks a call that is needed.
+    #[error("the verbs library {path} has no {symbol}: it is too old or no verbs library; install another")]
+    MissingSymbol {
+        /// The library.
+        path: PathBuf,
+        /// The call.
+        symbol: &'static str,
+    },
+    /// RDMA works, and there is no device.
+    #[error("this machine has no RDMA device: {way_out}")]
+    NoDevices {
+        /// What to do.
+        way_out: &'static str,
+    },
+    /// RDMA is switched off, or its drivers are not loaded.
+    #[error("RDMA is switched off on this machine ({cause}): {way_out}")]
+    SwitchedOff {
+        /// What says so.
+        cause: String,
+        /// What to do.
+        way_out: &'static str,
+    },
+    /// The device's file may not be opened by this user.
+    #[error(
+        "{device} may not be opened by this user ({path} is not readable and writable): allow it by a udev rule or its group"
+    )]
+    Permission {
+        /// The device.
+        device: String,
+        /// The file behind it.
+        path: PathBuf,
+    },
+    /// There is no device of this name.
+    #[error("this machine has no RDMA device {name:?}: it has {}", list(known))]
+    UnknownDevice {
+        /// The name.
+        name: String,
+        /// The names of those that there are.
+        known: Vec<String>,
+    },
+    /// The device speaks iWARP, whose connections are made by another library.
+    #[error(
+        "{name} speaks iWARP, whose connections only librdmacm makes: use a RoCE, InfiniBand or Thunderbolt device"
+    )]
+    Iwarp {
+        /// The device.
+        name: String,
+    },
+    /// A call of the library failed.
+    #[error("{device}: {call} failed: {cause}")]
+    Call {
+        /// The device, or the library.
+        device: String,
+        /// The call.
+        call: &'static str,
+        /// The error's number, positive.
+        errno: i32,
+        /// What it means and what to do.
+        cause: String,
+    },
+}
+
+fn list(names: &[String]) -> String {
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+}
