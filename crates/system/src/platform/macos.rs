@@ -15,7 +15,10 @@ const SWITCH_ON: &str = "start in Recovery, run `rdma_ctl enable` in its Termina
 
 /// Whether RDMA is off, judged from what listing the devices left behind (`errno`, 0 for an empty list): what says so,
 /// and the way out.
-pub(crate) fn switched_off(errno: i32) -> Option<(String, &'static str)> {
+pub(crate) fn switched_off(errno: i32, machines_own: bool) -> Option<(String, &'static str)> {
+    if !machines_own {
+        return None;
+    }
     let text = match errno {
         0 => "the library lists no device",
         _ => "the library cannot list devices",
@@ -32,6 +35,8 @@ pub(crate) fn set_errno_zero() {
 pub(crate) const HAS_EVENTS: bool = false;
 /// Whether the call that registers dma-bufs can be trusted: it is there, and no header declares it.
 pub(crate) const HAS_DMA_BUFS: bool = false;
+/// Whether the call that gives all addresses can be trusted: nobody has tried.
+pub(crate) const HAS_GID_TABLES: bool = false;
 
 /// What opening a device opens has no name here.
 pub(crate) fn device_file(device: &str) -> PathBuf {
