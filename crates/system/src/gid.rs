@@ -28,7 +28,12 @@ fn entry(core: &Core, port: u8, link_layer: LinkLayer, (index, gid, told): (u8, 
         return GidEntry { index, gid, kind: GidKind::Unknown, interface_up: None };
     }
     let (kind, interface_up) = platform::gid(&core.info.name, port, index, link_layer);
-    let kind = if kind == GidKind::Unknown { told } else { kind };
+    let kind = match (kind, told) {
+        // No kind of an Ethernet port: nobody knows.
+        (GidKind::Unknown, GidKind::Infiniband) if link_layer == LinkLayer::Ethernet => GidKind::Unknown,
+        (GidKind::Unknown, told) => told,
+        (kind, _) => kind,
+    };
     GidEntry { index, gid, kind, interface_up }
 }
 

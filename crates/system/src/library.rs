@@ -21,8 +21,6 @@ const VARIABLE: &str = "FULMEN_VERBS_LIBRARY";
 /// The verbs library, opened. It is never closed again: its drivers keep threads and thread-local state.
 pub struct Library {
     path: PathBuf,
-    /// Whether it is the one that serves this machine's devices, about which the system tells more.
-    pub(crate) machines_own: bool,
     pub(crate) calls: Calls,
     present: Vec<Symbol>,
 }
@@ -46,8 +44,8 @@ impl Library {
     /// [`OpenError::NoLibrary`] and [`OpenError::MissingSymbol`].
     pub fn open() -> Result<Arc<Library>, OpenError> {
         match std::env::var_os(VARIABLE).filter(|path| !path.is_empty()) {
-            Some(path) => Library::load(Path::new(&path), false),
-            None => Library::load(Path::new(platform::LIBRARY), true),
+            Some(path) => Library::open_at(Path::new(&path)),
+            None => Library::open_at(Path::new(platform::LIBRARY)),
         }
     }
 
@@ -56,10 +54,6 @@ impl Library {
     /// # Errors
     /// [`OpenError::NoLibrary`] and [`OpenError::MissingSymbol`].
     pub fn open_at(path: &Path) -> Result<Arc<Library>, OpenError> {
-        Library::load(path, false)
-    }
-
-    fn load(path: &Path, machines_own: bool) -> Result<Arc<Library>, OpenError> {
         // SAFETY: the library's initializers run. It is the one that the user named or the system's own; whoever runs
         // this program trusts either. All its symbols are bound now, so that none is found missing in the middle of
         // something.
@@ -70,7 +64,7 @@ impl Library {
         // Never closed: forgetting the handle keeps it mapped, whatever happens to what is made here.
         let loaded = std::mem::ManuallyDrop::new(loaded);
         let (calls, present) = symbols::load(&loaded, path)?;
-        Ok(Arc::new(Library { path: path.to_owned(), machines_own, calls, present }))
+        Ok(Arc::new(Library { path: path.to_owned(), calls, present }))
     }
 
     /// What was opened.
@@ -111,6 +105,11 @@ impl Library {
         device::open(self, *device, found)
     }
 
+    /// Whether it is not the machine's own: another has devices of which the system's files say nothing.
+    pub(crate) fn is_another(&self) -> bool {
+        self.path != Path::new(platform::LIBRARY)
+    }
+
     /// The library's own list, which has to be freed after the last device of it was opened.
     fn list(&self) -> Result<DeviceList<'_>, OpenError> {
         let mut count = 0;
@@ -119,7 +118,7 @@ impl Library {
         let first = unsafe { (self.calls.get_device_list)(&mut count) };
         let Some(first) = NonNull::new(first) else {
             let errno = last_errno();
-            return Err(match platform::switched_off(errno, self.machines_own) {
+            return Err(match platform::switched_off(errno, self.is_another()) {
                 Some((cause, way_out)) => OpenError::SwitchedOff { cause, way_out },
                 None => self.failed("ibv_get_device_list", errno),
             });
@@ -128,7 +127,7 @@ impl Library {
         if list.count > 0 {
             return Ok(list);
         }
-        Err(match platform::switched_off(0, self.machines_own) {
+        Err(match platform::switched_off(0, self.is_another()) {
             Some((cause, way_out)) => OpenError::SwitchedOff { cause, way_out },
             None => OpenError::NoDevices { way_out: platform::NO_DEVICES },
         })

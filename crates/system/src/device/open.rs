@@ -70,7 +70,7 @@ fn refused(library: &Library, name: &str, errno: i32) -> OpenError {
     if let EPERM | EACCES = errno {
         return OpenError::Permission { device: name.to_owned(), path: platform::device_file(name) };
     }
-    if let Some((cause, way_out)) = platform::no_device_files().filter(|_| library.machines_own) {
+    if let Some((cause, way_out)) = platform::no_device_files(library.is_another()) {
         return OpenError::SwitchedOff { cause, way_out };
     }
     OpenError::Call { device: name.to_owned(), call, errno, cause: errno::explain(call, errno) }

@@ -13,13 +13,11 @@ pub(crate) const NO_DEVICES: &str =
 
 const SWITCH_ON: &str = "start in Recovery, run `rdma_ctl enable` in its Terminal, and restart";
 
-/// Whether RDMA is off, judged from what listing the devices left behind (`errno`, 0 for an empty list): what says so,
-/// and the way out.
-pub(crate) fn switched_off(errno: i32, machines_own: bool) -> Option<(String, &'static str)> {
-    if !machines_own {
-        return None;
-    }
+/// Whether RDMA is off, judged from what listing the devices left behind (`errno`, 0 for an empty list), unless another
+/// library than the machine's own was asked: what says so, and the way out.
+pub(crate) fn switched_off(errno: i32, another: bool) -> Option<(String, &'static str)> {
     let text = match errno {
+        0 if another => return None,
         0 => "the library lists no device",
         _ => "the library cannot list devices",
     };
@@ -44,7 +42,7 @@ pub(crate) fn device_file(device: &str) -> PathBuf {
 }
 
 /// Devices have no files here.
-pub(crate) fn no_device_files() -> Option<(String, &'static str)> {
+pub(crate) fn no_device_files(_another: bool) -> Option<(String, &'static str)> {
     None
 }
 
