@@ -8,8 +8,8 @@ stage() {
     local as=(--release --message-format=json-render-diagnostics)
     {
         cargo build "${as[@]}" -p fulmen-cli --bin fulmen -p fulmen --examples &&
-            cargo test "${as[@]}" --no-run -p fulmen-system -p fulmen-fabric -p fulmen-cluster -p fulmen \
-                --test conformance --test processes --test recovery --test sync
+            cargo test "${as[@]}" --no-run -p fulmen-system -p fulmen-fabric -p fulmen-cluster -p fulmen -p fulmen-memory \
+                --test kinds --test conformance --test processes --test recovery --test sync
     } >"$rig/build.json" || return 1
     sed -n 's|.*"package_id":"[^"]*/crates/\([a-z]*\)#[^"]*".*"kind":\["\([a-z]*\)"\].*"name":"\([^"]*\)".*"executable":"\([^"]*\)".*|\1 \2 \3 \4|p' "$rig/build.json" |
         while read -r crate kind name path; do
@@ -19,7 +19,7 @@ stage() {
             bin) slim "$path" "$dir/$name" ;;
             esac
         done
-    for path in fulmen tests/{system-conformance,fabric-conformance,cluster-sync,fulmen-processes,fulmen-recovery} examples/all_reduce; do
+    for path in fulmen tests/{memory-kinds,system-conformance,fabric-conformance,cluster-sync,fulmen-processes,fulmen-recovery} examples/all_reduce; do
         [ -x "$dir/$path" ] || {
             echo "rig: cargo built no $path" >&2
             return 1

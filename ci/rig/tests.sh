@@ -27,6 +27,11 @@ check() {
     fi
 }
 
+# Reserved while memory is still in one piece, and given back afterwards.
+echo 32 >/proc/sys/vm/nr_hugepages
+check "memory: kinds" 120 "" tests/memory-kinds --nocapture
+echo 0 >/proc/sys/vm/nr_hugepages
+
 gids="tests/fabric-conformance --nocapture the_first_address"
 
 # A port that is down and has no address when the ranks start, and both a little later.
