@@ -1,30 +1,41 @@
 # Sourced by ci/rig.sh. Builds what runs in the guest and lays it out as the guest's /work.
 
-# stage DIR: the tests, the examples and the command. Tests look for examples beside their own directory.
+# Optimized, since each instruction of the guest is emulated.
+as=(--release --message-format=json-render-diagnostics)
+
+# stage_command DIR: the command and the examples.
+stage_command() {
+    cargo build "${as[@]}" -p fulmen-cli --bin fulmen -p fulmen --examples >"$rig/build.json" || return 1
+    lay_out "$1"
+}
+
+# stage DIR: also the tests. They look for examples beside their own directory.
 stage() {
-    local dir=$1 crate kind name path
-    mkdir -p "$dir/tests" "$dir/examples"
-    # Optimized, since each instruction of the guest is emulated.
-    local as=(--release --message-format=json-render-diagnostics)
-    {
-        cargo build "${as[@]}" -p fulmen-cli --bin fulmen -p fulmen --examples &&
-            cargo test "${as[@]}" --no-run -p fulmen-system -p fulmen-fabric -p fulmen-cluster -p fulmen -p fulmen-memory \
-                --test kinds --test conformance --test processes --test recovery --test sync
-    } >"$rig/build.json" || return 1
-    sed -n 's|.*"package_id":"[^"]*/crates/\([a-z]*\)#[^"]*".*"kind":\["\([a-z]*\)"\].*"name":"\([^"]*\)".*"executable":"\([^"]*\)".*|\1 \2 \3 \4|p' "$rig/build.json" |
-        while read -r crate kind name path; do
-            case $kind in
-            test) slim "$path" "$dir/tests/$crate-$name" ;;
-            example) slim "$path" "$dir/examples/$name" ;;
-            bin) slim "$path" "$dir/$name" ;;
-            esac
-        done
+    stage_command "$1" || return 1
+    cargo test "${as[@]}" --no-run -p fulmen-system -p fulmen-fabric -p fulmen-cluster -p fulmen -p fulmen-memory \
+        --test kinds --test conformance --test processes --test recovery --test sync >"$rig/build.json" || return 1
+    lay_out "$1"
+    local path
     for path in fulmen tests/{memory-kinds,system-conformance,fabric-conformance,cluster-sync,fulmen-processes,fulmen-recovery} examples/all_reduce; do
-        [ -x "$dir/$path" ] || {
+        [ -x "$1/$path" ] || {
             echo "rig: cargo built no $path" >&2
             return 1
         }
     done
+}
+
+# Copies what cargo said that it built.
+lay_out() {
+    local crate kind name path
+    mkdir -p "$1/tests" "$1/examples"
+    sed -n 's|.*"package_id":"[^"]*/crates/\([a-z]*\)#[^"]*".*"kind":\["\([a-z]*\)"\].*"name":"\([^"]*\)".*"executable":"\([^"]*\)".*|\1 \2 \3 \4|p' "$rig/build.json" |
+        while read -r crate kind name path; do
+            case $kind in
+            test) slim "$path" "$1/tests/$crate-$name" ;;
+            example) slim "$path" "$1/examples/$name" ;;
+            bin) slim "$path" "$1/$name" ;;
+            esac
+        done
 }
 
 # Symbols would only have to be unpacked by the guest.
