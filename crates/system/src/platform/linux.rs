@@ -39,6 +39,8 @@ pub(crate) fn set_errno_zero() {
 pub(crate) const HAS_EVENTS: bool = true;
 /// Whether the call that registers dma-bufs can be trusted.
 pub(crate) const HAS_DMA_BUFS: bool = true;
+/// Whether the call that gives all addresses can be trusted.
+pub(crate) const HAS_GID_TABLES: bool = true;
 
 /// The file that opening this device opens.
 pub(crate) fn device_file(device: &str) -> PathBuf {

@@ -33,6 +33,8 @@ pub(crate) fn set_errno_zero() {
 pub(crate) const HAS_EVENTS: bool = false;
 /// Whether the call that registers dma-bufs can be trusted: it is there, and no header declares it.
 pub(crate) const HAS_DMA_BUFS: bool = false;
+/// Whether the call that gives all addresses can be trusted: nobody has tried.
+pub(crate) const HAS_GID_TABLES: bool = false;
 
 /// What opening a device opens has no name here.
 pub(crate) fn device_file(device: &str) -> PathBuf {
