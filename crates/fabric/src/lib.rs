@@ -42,7 +42,7 @@ pub use driver::device::DeviceError;
 pub use engine::{LABEL as TAG_LABEL, Rights};
 pub use error::{FabricError, LinkKind, Loss, OpName};
 pub use fabric::{Cables, Fabric, Providers, StartError};
-pub use launch::{Launch, LaunchError};
+pub use launch::{Dialect, Launch, LaunchError};
 pub use liveness::On;
 pub use map::RegionRef;
 pub use messages::Operation;
