@@ -272,7 +272,7 @@ pub(super) mod tests {
         for (text, place) in [
             ("", "line 1 column 0"),
             ("[[null,\n \"a\"", "line 2 column 4"),
-            ("[[null, \"a\"],\n [\"b\", 7]]", "line 2 column 7"),
+            ("[[null, \"a\"],\n [\"b\", 7]]", "line 2 column 8"),
             ("{\"hosts\":\n 3}", "line 2 column 2"),
             ("{\"backend\": \"jaccl\"}", "missing field `hosts`"),
             ("[\n  \"a\"]", "line 2 column 5"),

@@ -51,7 +51,7 @@ impl Address {
         let bare = host.strip_prefix('[').map(|host| host.strip_suffix(']'));
         let host = match bare {
             Some(host) => host.filter(|host| host.parse::<IpAddr>().is_ok())?,
-            None => host,
+            None => Some(host).filter(|host| !host.contains(':'))?,
         };
         let port = super::environment::number(port).and_then(|port| u16::try_from(port).ok())?;
         Address::new(host, port)
