@@ -104,7 +104,7 @@ pub fn devices(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 /// Maps memory of this process over the path by which peers map it.
-fn try_windows(node: &Node) -> anyhow::Result<()> {
+pub fn try_windows(node: &Node) -> anyhow::Result<()> {
     let region = Region::alloc(1)?;
     let key = node.share(&region)?;
     let seen = node.connect(&node.address(), WINDOWS)?.map(key, WINDOWS)?;

@@ -6,10 +6,13 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod child;
 mod demo;
 mod devices;
+mod doctor;
 mod logging;
 mod output;
+mod probe;
 mod run;
 mod simulate;
 mod trace;
@@ -35,6 +38,8 @@ enum Command {
     Demo(demo::Args),
     Bench(bench::Args),
     Devices(devices::Args),
+    Probe(probe::Args),
+    Doctor(doctor::Args),
     Trace(trace::Args),
     Simulate(simulate::Args),
     #[command(name = run::SUPERVISE, hide = true)]
@@ -45,6 +50,10 @@ enum Command {
     BenchRank(bench::Spec),
     #[command(name = demo::RANK, hide = true)]
     DemoRank,
+    #[command(name = probe::WORKER, hide = true)]
+    ProbeWorker(probe::WorkerArgs),
+    #[command(name = doctor::ASK, hide = true, subcommand)]
+    DoctorAsk(doctor::Question),
 }
 
 fn main() -> ExitCode {
@@ -58,10 +67,14 @@ fn main() -> ExitCode {
         Command::Demo(args) => logged(verbose, || demo::demo(args, verbose)),
         Command::Bench(args) => logged(verbose, || bench::bench(args, verbose)),
         Command::Devices(args) => logged(verbose, || devices::devices(args)),
+        Command::Doctor(args) => logged(verbose, || doctor::doctor(args)),
         Command::Trace(args) => logged(verbose, || trace::trace(args)),
         Command::Simulate(args) => logged(verbose, || simulate::simulate(args)),
         Command::BenchRank(spec) => logged(verbose, || bench::rank(spec)),
         Command::DemoRank => logged(verbose, demo::rank),
+        Command::Probe(args) => logged(verbose, || probe::probe(args)),
+        Command::ProbeWorker(args) => logged(verbose, || probe::worker(args)),
+        Command::DoctorAsk(question) => doctor::answer(question),
         // These two run inside a rank, whose standard error belongs to the rank's program: they keep no log.
         Command::Supervise(args) => run::supervise(args),
         Command::Start(args) => run::start(args),
@@ -97,7 +110,8 @@ fn exit_code(error: &anyhow::Error) -> u8 {
         Some(error) => error.exit_code(),
         None if error.is::<bench::BenchError>()
             || error.is::<logging::FilterError>()
-            || error.is::<simulate::SimulateError>() =>
+            || error.is::<simulate::SimulateError>()
+            || error.is::<probe::ProbeError>() =>
         {
             2
         }

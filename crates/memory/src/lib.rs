@@ -23,6 +23,7 @@
 mod block;
 mod chunk;
 mod exposed;
+pub mod kinds;
 mod page;
 mod pool;
 mod region;

@@ -410,6 +410,11 @@ impl Region {
     }
 }
 
+/// Bytes of memory and swap that the machine has.
+pub(crate) fn total_memory() -> u64 {
+    shareable::total_memory()
+}
+
 fn claim_name(claim: u8) -> &'static str {
     if claim == POOLED { "in a pool" } else { "exposed" }
 }

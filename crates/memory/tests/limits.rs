@@ -4,6 +4,7 @@
 use std::os::fd::AsRawFd;
 use std::process::Command;
 
+use fulmen_memory::kinds::{KindError, MemoryKind};
 use fulmen_memory::{FileAccess, Pool, Region, RegionError};
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, set_parent_process_death_signal, setrlimit};
 
@@ -80,6 +81,11 @@ fn no_large_files() {
         assert!(matches!(error, RegionError::FileSizeLimit { .. }), "{error}");
         assert!(error.to_string().contains("`ulimit -f`"), "{error}");
         Region::alloc(1 << 20).unwrap();
+        for kind in [MemoryKind::Memfd, MemoryKind::File, MemoryKind::ShmOpen] {
+            let error = kind.allocate((1 << 20) + 1).unwrap_err();
+            assert!(matches!(error, KindError::Region(RegionError::FileSizeLimit { .. })), "{error}");
+            kind.allocate(1 << 20).unwrap();
+        }
     });
 }
 
@@ -98,5 +104,51 @@ fn everything_is_given_back() {
             exposed.slice(0..8).into_block().unwrap_err();
         }
         assert_eq!((open_descriptors(), mapped_lines()), before);
+    });
+}
+
+/// Whether the process maps something at the address.
+fn is_mapped(addr: usize) -> bool {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    maps.lines().any(|line| {
+        let (start, end) = line.split_once(' ').unwrap().0.split_once('-').unwrap();
+        let bound = |text| usize::from_str_radix(text, 16).unwrap();
+        (bound(start)..bound(end)).contains(&addr)
+    })
+}
+
+#[test]
+fn every_kind_is_given_back() {
+    alone("every_kind_is_given_back", || {
+        for &kind in MemoryKind::all() {
+            let before = open_descriptors();
+            for round in 0..4 {
+                // So long that the C library maps it, too.
+                let region = match kind.allocate((64 << 20) + round) {
+                    Ok(region) => region,
+                    Err(error @ (KindError::NoHugePages { .. } | KindError::NoSpace { .. })) => {
+                        eprintln!("SKIPPED: {}, because {error}", kind.name());
+                        break;
+                    }
+                    Err(error) => panic!("{}: {error}", kind.name()),
+                };
+                let (addr, len) = (region.addr(), region.len());
+                assert!(is_mapped(addr) && is_mapped(addr + len - 1), "{}", kind.name());
+                drop(region);
+                assert!(!is_mapped(addr) && !is_mapped(addr + len - 1), "{}", kind.name());
+            }
+            assert_eq!(open_descriptors(), before, "{}", kind.name());
+        }
+        let own = format!("fulmen.{}.", std::process::id());
+        for place in ["/var/tmp", "/tmp", "/dev/shm"] {
+            let Ok(entries) = std::fs::read_dir(place) else { continue };
+            for entry in entries.flatten() {
+                assert!(
+                    !entry.file_name().to_string_lossy().starts_with(&own),
+                    "{place} keeps {:?}",
+                    entry.file_name()
+                );
+            }
+        }
     });
 }

@@ -285,7 +285,7 @@ pub struct DeviceAttr {
     pub max_ee_init_rd_atom: c_int,
     pub atomic_cap: c_uint,
     /// What stands between `atomic_cap` and `max_pkeys`: limits of what Fulmen does not use.
-    pub unused: [c_int; 15],
+    pub unused: [c_int; 14],
     pub max_pkeys: u16,
     pub local_ca_ack_delay: u8,
     pub phys_port_cnt: u8,
@@ -384,6 +384,7 @@ pub mod number {
     pub const QP_MIN_RNR_TIMER: c_uint = 1 << 15;
     pub const QP_SQ_PSN: c_uint = 1 << 16;
     pub const QP_MAX_DEST_RD_ATOMIC: c_uint = 1 << 17;
+    pub const QP_CAP: c_uint = 1 << 19;
     pub const QP_DEST_QPN: c_uint = 1 << 20;
 
     pub const ACCESS_LOCAL_WRITE: c_uint = 1;

@@ -6,10 +6,14 @@ use fulmen_verbs::CompletionStatus as Status;
 
 use crate::ffi::{self, number};
 
-/// Notes offsets of fields, and the size where the structure is known whole.
+/// Notes offsets and sizes of fields, and the size of the structure where the structure is known whole.
 macro_rules! layout {
     ($facts:ident, $c:literal = $own:ty: $($field:ident)*) => {
-        $($facts.push((concat!("offsetof(struct ", $c, ", ", stringify!($field), ")"), offset_of!($own, $field) as u64));)*
+        $(
+            $facts.push((concat!("offsetof(struct ", $c, ", ", stringify!($field), ")"), offset_of!($own, $field) as u64));
+            let size = size_of_field(|own: &$own| &own.$field);
+            $facts.push((concat!("sizeof(((struct ", $c, " *)0)->", stringify!($field), ")"), size));
+        )*
     };
     ($facts:ident, whole $c:literal = $own:ty: $($field:ident)*) => {
         $facts.push((concat!("sizeof(struct ", $c, ")"), size_of::<$own>() as u64));
@@ -24,6 +28,11 @@ macro_rules! numbers {
     };
 }
 
+/// Bytes of the field that `get` gives.
+fn size_of_field<Whole, Field>(_get: fn(&Whole) -> &Field) -> u64 {
+    size_of::<Field>() as u64
+}
+
 /// Pairs of a C expression and the value that it must have.
 #[must_use]
 pub fn facts() -> Vec<(&'static str, u64)> {
@@ -34,7 +43,7 @@ pub fn facts() -> Vec<(&'static str, u64)> {
         NODE_RNIC TRANSPORT_IB TRANSPORT_IWARP PORT_DOWN PORT_INIT PORT_ARMED PORT_ACTIVE MTU_256 MTU_512 MTU_1024
         MTU_2048 MTU_4096 ATOMIC_NONE ATOMIC_GLOB QPT_RC QPT_UC QPS_RESET QPS_INIT QPS_RTR QPS_RTS QPS_SQD QPS_SQE
         QPS_ERR QP_STATE QP_ACCESS_FLAGS QP_PKEY_INDEX QP_PORT QP_AV QP_PATH_MTU QP_TIMEOUT QP_RETRY_CNT QP_RNR_RETRY
-        QP_RQ_PSN QP_MAX_QP_RD_ATOMIC QP_MIN_RNR_TIMER QP_SQ_PSN QP_MAX_DEST_RD_ATOMIC QP_DEST_QPN ACCESS_LOCAL_WRITE
+        QP_RQ_PSN QP_MAX_QP_RD_ATOMIC QP_MIN_RNR_TIMER QP_SQ_PSN QP_MAX_DEST_RD_ATOMIC QP_CAP QP_DEST_QPN ACCESS_LOCAL_WRITE
         ACCESS_REMOTE_WRITE ACCESS_REMOTE_READ ACCESS_REMOTE_ATOMIC WR_RDMA_WRITE WR_RDMA_WRITE_WITH_IMM WR_SEND
         WR_SEND_WITH_IMM WR_RDMA_READ WR_ATOMIC_CMP_AND_SWP WR_ATOMIC_FETCH_AND_ADD SEND_SIGNALED SEND_SOLICITED
         SEND_INLINE WC_SUCCESS WC_RECV WC_RECV_RDMA_WITH_IMM WC_WITH_IMM EVENT_CQ_ERR EVENT_DEVICE_FATAL

@@ -29,7 +29,7 @@ pub enum CompletionStatus {
     /// The peer had no RECV posted, however often it was asked.
     RnrRetryExceeded = 13,
     /// The queue pair or its device failed in another way.
-    Fatal = 18,
+    Fatal = 19,
     /// Another failure.
     General = 21,
 }

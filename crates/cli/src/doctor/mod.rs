@@ -1,0 +1,70 @@
+//! `fulmen doctor`: what this machine can do, what is wrong with it, and how to mend that.
+//!
+//! Every check ends: whatever calls into a library or a driver runs in a child process with a time limit ([`ask`]).
+
+mod ask;
+mod rdma;
+mod report;
+mod root;
+mod system;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use crate::output::{NOBODY_LISTENS, show};
+use crate::run::positive_seconds;
+use ask::Asker;
+pub use ask::{Question, answer};
+use report::{Check, Report};
+use root::Root;
+
+/// The hidden command that answers one question.
+pub const ASK: &str = "__doctor";
+
+/// Say what this machine can do, what is wrong with it, and how to mend it.
+///
+/// Exit code: 0 if all is well, 1 with warnings, 2 with failures.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Print one JSON object, and nothing else, on standard output.
+    #[arg(long)]
+    json: bool,
+    /// Where to look for /proc, /sys, /dev and /run.
+    #[arg(long, hide = true, default_value = "/")]
+    root: PathBuf,
+    /// Seconds that a call into a library or a driver may take.
+    #[arg(long, hide = true, default_value = "10", value_parser = positive_seconds)]
+    patience: Duration,
+}
+
+/// Looks at everything and shows it.
+pub fn doctor(args: Args) -> anyhow::Result<ExitCode> {
+    let asker = Asker { patience: args.patience };
+    let root = Root(args.root);
+    let checks = vec![
+        system::version(&root),
+        rdma::switched_on(&root),
+        shared_memory(&asker),
+        system::single_copy(&root),
+        system::huge_pages(&root),
+        system::clock(&root),
+    ];
+    let report = Report::new(checks);
+    let text = if args.json { serde_json::to_string(&report)? + "\n" } else { report.describe() };
+    let heard = show(&text).map_err(|error| anyhow::anyhow!("the output is not complete: {error}"))?;
+    Ok(ExitCode::from(if heard { report.code() } else { NOBODY_LISTENS }))
+}
+
+/// Whether ranks of this host can map one another's memory.
+fn shared_memory(asker: &Asker) -> Check {
+    const NAME: &str = "shared memory";
+    match asker.windows() {
+        Ok(()) => Check::ok(NAME, "ranks of this host map one another's memory"),
+        Err(trouble) => Check::failure(
+            NAME,
+            format!("ranks of this host cannot map one another's memory: {trouble}"),
+            "allow abstract Unix sockets and memfd_create to this process; a sandbox or a container's profile forbids them",
+        ),
+    }
+}

@@ -1,0 +1,139 @@
+//! The system below: its version, its policies and its clock.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use super::report::Check;
+use super::root::Root;
+
+/// Kernels before it lack a call that Fulmen relies on (`pidfd_open`).
+const OLDEST_LINUX: (u32, u32) = (5, 3);
+/// macOS 26.2, the first with RDMA over Thunderbolt, has this kernel.
+const FIRST_DARWIN: (u32, u32) = (25, 2);
+/// Clocks that a program reads without a system call. Others cost a microsecond or more each time.
+const FAST_CLOCKS: [&str; 4] = ["tsc", "arch_sys_counter", "kvm-clock", "hyperv_clocksource_tsc_page"];
+/// Nobody had this program before: 1 November 2026.
+const RELEASED: Duration = Duration::from_secs(1_793_491_200);
+
+/// The operating system and its version.
+pub fn version(root: &Root) -> Check {
+    const NAME: &str = "system";
+    let names = rustix::system::uname();
+    let (release, machine) = (names.release().to_string_lossy(), names.machine().to_string_lossy());
+    let release = root.read("/proc/sys/kernel/osrelease").unwrap_or_else(|| release.into_owned());
+    let version = leading_numbers(&release);
+    if cfg!(target_os = "macos") {
+        let sentence = format!("macOS with kernel {release} on {machine}");
+        return match version {
+            Some(version) if version >= FIRST_DARWIN => Check::ok(NAME, sentence),
+            _ => Check::warning(
+                NAME,
+                format!("{sentence} has no RDMA over Thunderbolt, which came with macOS 26.2 (kernel 25.2)"),
+                "update macOS to 26.2 or later",
+            ),
+        };
+    }
+    let sentence = format!("Linux {release} on {machine}");
+    match version {
+        Some(version) if version >= OLDEST_LINUX => Check::ok(NAME, sentence),
+        _ => {
+            Check::failure(NAME, format!("{sentence} is older than Fulmen needs"), "update the kernel to 5.3 or later")
+        }
+    }
+}
+
+fn leading_numbers(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|character: char| !character.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+/// Whether processes may look into each other's memory.
+pub fn single_copy(root: &Root) -> Check {
+    const NAME: &str = "single copy";
+    const PATH: &str = "/proc/sys/kernel/yama/ptrace_scope";
+    let Some(scope) = root.read(PATH) else {
+        return Check::not_applicable(NAME, "this system has no ptrace policy of its own (no Yama)");
+    };
+    let maps = "Fulmen maps the memory of ranks on its host, so its single copies do not need more";
+    match scope.as_str() {
+        "0" | "1" => Check::ok(NAME, format!("ptrace_scope is {scope}: {maps}")),
+        _ => Check::warning(
+            NAME,
+            format!(
+                "ptrace_scope is {scope}: no debugger can attach to a rank that is stuck, and programs that copy straight \
+                 out of another process (process_vm_readv: MPI, UCX) copy twice; {maps}"
+            ),
+            match scope.as_str() {
+                "3" => "set kernel.yama.ptrace_scope to 1 in /etc/sysctl.d and restart the machine: 3 holds until then",
+                _ => "sysctl kernel.yama.ptrace_scope=1",
+            },
+        ),
+    }
+}
+
+/// What the system offers of pages larger than usual.
+pub fn huge_pages(root: &Root) -> Check {
+    const NAME: &str = "huge pages";
+    let number = |key| root.field("/proc/meminfo", key)?.split(' ').next()?.parse::<u64>().ok();
+    let Some(size) = number("Hugepagesize") else {
+        return Check::not_applicable(NAME, "this system has no huge pages");
+    };
+    let (all, free) = (number("HugePages_Total").unwrap_or(0), number("HugePages_Free").unwrap_or(0));
+    let shared = root.chosen("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
+    let shared = shared.as_deref().unwrap_or("never");
+    let reserved = match all {
+        0 => "none are reserved".to_string(),
+        _ => format!("{free} of {all} reserved pages of {size} KiB are free"),
+    };
+    let sentence = format!("{reserved}; shared memory gets them by itself: {shared}");
+    if all > 0 && free == 0 {
+        let fix = "end the program that holds them, or reserve more: sysctl vm.nr_hugepages";
+        return Check::warning(NAME, format!("huge pages: {sentence}"), fix);
+    }
+    Check::ok(NAME, sentence)
+}
+
+/// Whether the clocks can be trusted and are cheap.
+pub fn clock(root: &Root) -> Check {
+    const NAME: &str = "clock";
+    let before = Instant::now();
+    let now = SystemTime::now();
+    if now < SystemTime::UNIX_EPOCH + RELEASED {
+        return Check::failure(
+            NAME,
+            "the time of day is before this program was made, so that records of nodes cannot be laid side by side",
+            "set the time, and have it kept: `timedatectl set-ntp true`",
+        );
+    }
+    if Instant::now() < before {
+        return Check::failure(
+            NAME,
+            "the monotonic clock goes backwards",
+            "choose another clock source for the kernel",
+        );
+    }
+    let synchronised = match root.has("/run/systemd/timesync/synchronized") {
+        true => "the time of day is kept by a time server",
+        false => "whether a time server keeps the time of day is not known here",
+    };
+    match root.read("/sys/devices/system/clocksource/clocksource0/current_clocksource") {
+        Some(source) if !FAST_CLOCKS.contains(&source.as_str()) => Check::warning(
+            NAME,
+            format!("the kernel reads the time from {source}, which costs a microsecond and more each time"),
+            "find out with `dmesg | grep -i clocksource` why tsc was given up, and boot with tsc=reliable if it is sound",
+        ),
+        Some(source) => Check::ok(NAME, format!("monotonic, from {source}; {synchronised}")),
+        None => Check::ok(NAME, format!("monotonic; {synchronised}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_read_from_their_front() {
+        assert_eq!(leading_numbers("6.1.0-13-amd64"), Some((6, 1)));
+        assert_eq!(leading_numbers("25.2.0"), Some((25, 2)));
+        assert_eq!(leading_numbers("strange"), None);
+    }
+}
