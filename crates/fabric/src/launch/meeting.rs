@@ -157,7 +157,8 @@ impl Joining<'_> {
     fn serve_at(&self, address: &Address) -> Result<Serving, JoinError> {
         let found = wait_until(after(self.deadline), || address.resolve());
         let found = found.map_err(|cause| JoinError::Unresolved { host: address.host.clone(), cause })?;
-        if address.ip().is_none() && found.ip().is_loopback() {
+        let is_own_name = address.ip().is_none() && !address.host.eq_ignore_ascii_case("localhost");
+        if is_own_name && found.ip().is_loopback() {
             // A host may know its own name by a loopback address only, and yet others know it by another one.
             tracing::debug!(%address, "the name of this host means loopback here: the coordinator listens on all its addresses");
             return self.serve(SocketAddr::from((Ipv4Addr::UNSPECIFIED, address.port)));
