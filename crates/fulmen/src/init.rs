@@ -181,10 +181,9 @@ fn choose(
     }
     if let Some(cables) = cables {
         fabric.windows = false;
-        let devices = machine::open_cabled(&cables).map_err(|(name, rank, cause)| InitError::Cable {
-            name: name.to_owned(),
-            rank,
-            cause,
+        let devices = machine::open_cabled(&cables).map_err(|refused| {
+            let machine::NotOpened { name, rank, cause } = refused;
+            InitError::Cable { name: name.to_owned(), rank, cause }
         })?;
         return Ok(Providers { node: None, devices, cables: Some(cables) });
     }

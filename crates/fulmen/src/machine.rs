@@ -9,8 +9,16 @@ use fulmen_verbs::Device;
 /// Names every device of the machine that can be opened.
 pub(crate) const ANY: &str = "any";
 
-/// Opens the devices from which cables lead to other ranks. An error names the device and the first rank to which it leads.
-pub(crate) fn open_cabled(cables: &Cables) -> Result<Vec<Arc<dyn Device>>, (&str, u32, OpenError)> {
+/// A device from which a cable leads, and which cannot be used.
+pub(crate) struct NotOpened<'a> {
+    pub name: &'a str,
+    /// The first rank to which it leads.
+    pub rank: u32,
+    pub cause: OpenError,
+}
+
+/// Opens the devices from which cables lead to other ranks.
+pub(crate) fn open_cabled(cables: &Cables) -> Result<Vec<Arc<dyn Device>>, NotOpened<'_>> {
     let mut devices: Vec<Arc<dyn Device>> = Vec::new();
     let mut names: Vec<&str> = Vec::new();
     let mut library = None;
@@ -18,7 +26,7 @@ pub(crate) fn open_cabled(cables: &Cables) -> Result<Vec<Arc<dyn Device>>, (&str
         if names.contains(&name.as_str()) {
             continue;
         }
-        let failed = |cause| (name.as_str(), rank, cause);
+        let failed = |cause| NotOpened { name, rank, cause };
         let library = match &library {
             Some(library) => library,
             None => library.insert(Library::open().map_err(failed)?),

@@ -151,8 +151,11 @@ fn free_port() -> u16 {
     (first..30_000).skip(NEXT.fetch_add(50, Ordering::Relaxed).into()).find(is_free).unwrap()
 }
 
+/// What a launcher sets for a rank.
+type Variables = Box<dyn Fn(u32) -> Vec<(&'static str, String)>>;
+
 /// The variables of each launcher for a rank of three on this host.
-fn dialects(home: &Path) -> Vec<(&'static str, Box<dyn Fn(u32) -> Vec<(&'static str, String)>>)> {
+fn dialects(home: &Path) -> Vec<(&'static str, Variables)> {
     let devices = home.join("devices.json");
     std::fs::write(&devices, r#"[[null, "a", "b"], ["c", null, "d"], ["e", ["f", "g"], null]]"#).unwrap();
     let devices = devices.to_str().unwrap().to_owned();
