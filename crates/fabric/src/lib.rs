@@ -29,6 +29,7 @@ mod messages;
 mod onesided;
 mod options;
 mod progress;
+mod providers;
 pub mod recorder;
 mod regroup;
 #[cfg(test)]
@@ -39,10 +40,10 @@ mod window;
 pub use bootstrap::{
     Coordinator, JoinConfig, JoinError, LossCause, LostRank, Regroup, RegroupError, Secret, Session, SessionError,
 };
-pub use driver::device::DeviceError;
+pub use driver::device::{DeviceError, RailEnd, RailInfo};
 pub use engine::{LABEL as TAG_LABEL, Rights};
 pub use error::{FabricError, LinkKind, Loss, OpName};
-pub use fabric::{Cables, Fabric, Providers, StartError};
+pub use fabric::{Fabric, StartError};
 pub use hosts::Hosts;
 pub use launch::{Dialect, Launch, LaunchError};
 pub use liveness::On;
@@ -50,6 +51,7 @@ pub use map::RegionRef;
 pub use messages::Operation;
 pub use onesided::{Batch, InvalidKey, Remote, RemoteKey, Shared};
 pub use options::{DEFAULT_POOL, DEFAULT_SILENCE, DEFAULT_TIMEOUT, FabricOptions, Flow, OptionsError, PollPolicy};
+pub use providers::{Cables, Providers};
 pub use recorder::{Action, Recorder, Running, What};
 pub use regroup::RecoveryError;
 pub use window::Window;
