@@ -1,7 +1,7 @@
 //! `fulmen probe`: what a device really does, found by doing it.
 //!
 //! Drivers hang and crash, so everything that calls into one runs in other processes, which are this program again (a hidden
-//! command): [`worker`] is what they do, [`supervise`] watches them. Each probe is a module: it is given an open device and
+//! command): [`mod@worker`] is what they do, [`mod@supervise`] watches them. Each probe is a module: it is given an open device and
 //! gives an [`Answer`].
 
 mod answer;

@@ -1,6 +1,6 @@
 //! `link`: how long messages take between two processes, and how many bytes pass.
 //!
-//! Both ends do the same steps in the same order; [`Latency`](latency) and [`bandwidth`] are the loops that are timed. Nothing is
+//! Both ends do the same steps in the same order; [`latency`] and [`bandwidth`] are the loops that are timed. Nothing is
 //! allocated in them: requests are built once and posted again and again, receives are posted before they are needed, and
 //! what completes is polled for.
 
