@@ -38,7 +38,7 @@ mod window;
 pub use bootstrap::{
     Coordinator, JoinConfig, JoinError, LossCause, LostRank, Regroup, RegroupError, Secret, Session, SessionError,
 };
-pub use driver::device::DeviceError;
+pub use driver::device::{DeviceError, Need, Needs, needs};
 pub use engine::{LABEL as TAG_LABEL, Rights};
 pub use error::{FabricError, LinkKind, Loss, OpName};
 pub use fabric::{Cables, Fabric, Providers, StartError};

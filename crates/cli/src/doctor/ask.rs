@@ -3,9 +3,16 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
+use fulmen::parts::fabric::FabricOptions;
 use fulmen::parts::reach::Node;
+use fulmen::parts::system::{Library, OpenError};
+use fulmen::parts::verbs::Device;
+use serde::de::DeserializeOwned;
 
-use super::ASK;
+use super::facts::{
+    AddressFacts, DeviceFacts, LibraryFacts, ListedFacts, NeedsFacts, PortFacts, Refusal, capabilities, refused,
+};
+use super::{ASK, network};
 use crate::child::{self, Trouble};
 use crate::devices::try_windows;
 
@@ -14,13 +21,60 @@ use crate::devices::try_windows;
 pub enum Question {
     /// Whether memory can be mapped over the path that peers take.
     Windows,
+    /// The verbs library and what it exports.
+    Library,
+    /// The devices that it lists.
+    List,
+    /// A device, opened.
+    Device { name: String, peers: u32 },
+    /// A port of a device.
+    Port { name: String, number: u8 },
+    /// What stands at a coordinator's address.
+    Address { address: String },
 }
 
 /// Answers, in the child.
 pub fn answer(question: Question) -> anyhow::Result<ExitCode> {
     match question {
         Question::Windows => child::answer(|| try_windows(&Node::open()?)),
+        Question::Library => child::answer(|| Ok(library().map_err(Refusal::from))),
+        Question::List => child::answer(|| Ok(list().map_err(Refusal::from))),
+        Question::Device { name, peers } => child::answer(|| Ok(device(&name, peers).map_err(Refusal::from))),
+        Question::Port { name, number } => child::answer(|| Ok(port(&name, number))),
+        Question::Address { address } => child::answer(|| Ok(network::look(&address))),
     }
+}
+
+fn library() -> Result<LibraryFacts, OpenError> {
+    let library = Library::open()?;
+    Ok(LibraryFacts::new(library.path().display().to_string(), &library.symbols()))
+}
+
+fn list() -> Result<Vec<ListedFacts>, OpenError> {
+    let devices = Library::open()?.devices()?;
+    Ok(devices
+        .into_iter()
+        .map(|found| ListedFacts { name: found.name, transport: found.transport.to_string() })
+        .collect())
+}
+
+fn device(name: &str, peers: u32) -> Result<DeviceFacts, OpenError> {
+    let device = Library::open()?.open_device(name)?;
+    let info = device.info();
+    Ok(DeviceFacts {
+        firmware: device.attributes().firmware.clone(),
+        ports: info.ports,
+        capabilities: capabilities(info),
+        needs: NeedsFacts::new(peers, &FabricOptions::from_env().unwrap_or_default(), info),
+    })
+}
+
+fn port(name: &str, number: u8) -> Result<PortFacts, Refusal> {
+    let device = Library::open()?.open_device(name)?;
+    let port = device.port(number).map_err(|error| refused(&error))?;
+    let table = device.gid_table(number).map_err(|error| refused(&error))?;
+    let speed = device.port_speed(number).ok().and_then(|speed| speed.gigabits());
+    Ok(PortFacts::new(&port, speed, &table))
 }
 
 /// Asks children.
@@ -29,9 +83,41 @@ pub struct Asker {
     pub patience: Duration,
 }
 
+/// What a child told, or why it told nothing.
+pub type Told<T> = Result<Result<T, Refusal>, Trouble>;
+
 impl Asker {
+    fn ask<T: DeserializeOwned>(&self, question: &[&str]) -> Result<T, Trouble> {
+        child::ask(&[&[ASK], question].concat(), self.patience)
+    }
+
     /// Whether memory can be mapped over the path that peers take.
     pub fn windows(&self) -> Result<(), Trouble> {
-        child::ask(&[ASK, "windows"], self.patience)
+        self.ask(&["windows"])
+    }
+
+    /// The verbs library.
+    pub fn library(&self) -> Told<LibraryFacts> {
+        self.ask(&["library"])
+    }
+
+    /// The devices that it lists.
+    pub fn list(&self) -> Told<Vec<ListedFacts>> {
+        self.ask(&["list"])
+    }
+
+    /// A device, with what links to so many peers need of it.
+    pub fn device(&self, name: &str, peers: u32) -> Told<DeviceFacts> {
+        self.ask(&["device", "--", name, &peers.to_string()])
+    }
+
+    /// A port of a device.
+    pub fn port(&self, name: &str, number: u8) -> Told<PortFacts> {
+        self.ask(&["port", "--", name, &number.to_string()])
+    }
+
+    /// What stands at a coordinator's address.
+    pub fn address(&self, address: &str) -> Result<AddressFacts, Trouble> {
+        self.ask(&["address", "--", address])
     }
 }

@@ -3,7 +3,11 @@
 //! Every check ends: whatever calls into a library or a driver runs in a child process with a time limit ([`ask`]).
 
 mod ask;
-mod rdma;
+mod devices;
+mod facts;
+mod library;
+mod network;
+mod platform;
 mod report;
 mod root;
 mod system;
@@ -16,6 +20,7 @@ use crate::output::{NOBODY_LISTENS, show};
 use crate::run::positive_seconds;
 use ask::Asker;
 pub use ask::{Question, answer};
+use devices::Survey;
 use report::{Check, Report};
 use root::Root;
 
@@ -30,6 +35,12 @@ pub struct Args {
     /// Print one JSON object, and nothing else, on standard output.
     #[arg(long)]
     json: bool,
+    /// How many other ranks this one is to have links with; their needs are compared with the device's limits.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4095))]
+    peers: u32,
+    /// The address where ranks meet: look whether it can be reached from here, and which version answers there.
+    #[arg(long, value_name = "ADDRESS:PORT", env = "FULMEN_COORDINATOR")]
+    coordinator: Option<String>,
     /// Where to look for /proc, /sys, /dev and /run.
     #[arg(long, hide = true, default_value = "/")]
     root: PathBuf,
@@ -42,18 +53,22 @@ pub struct Args {
 pub fn doctor(args: Args) -> anyhow::Result<ExitCode> {
     let asker = Asker { patience: args.patience };
     let root = Root(args.root);
-    let checks = vec![
-        system::version(&root),
-        rdma::switched_on(&root),
-        shared_memory(&asker),
-        system::single_copy(&root),
-        system::huge_pages(&root),
-        system::clock(&root),
-    ];
+    let device = chosen("FULMEN_DEVICE").filter(|name| name != "any");
+    let asked_for = device.is_some() || chosen("FULMEN_DEVICE").is_some() || chosen("FULMEN_VERBS_LIBRARY").is_some();
+    let mut checks = vec![system::version(&root), shared_memory(&asker), platform::switched_on(&root, &asker)];
+    let listed = library::checks(&asker, asked_for, &mut checks);
+    Survey { asker: &asker, root: &root, peers: args.peers }.checks(&listed, device.as_deref(), &mut checks);
+    checks.extend([system::single_copy(&root), system::huge_pages(&root), system::clock(&root)]);
+    checks.extend(network::checks(args.coordinator.as_deref(), &asker));
     let report = Report::new(checks);
     let text = if args.json { serde_json::to_string(&report)? + "\n" } else { report.describe() };
     let heard = show(&text).map_err(|error| anyhow::anyhow!("the output is not complete: {error}"))?;
     Ok(ExitCode::from(if heard { report.code() } else { NOBODY_LISTENS }))
+}
+
+/// What a variable of the environment says.
+fn chosen(variable: &str) -> Option<String> {
+    std::env::var_os(variable).map(|value| value.to_string_lossy().into_owned()).filter(|value| !value.is_empty())
 }
 
 /// Whether ranks of this host can map one another's memory.

@@ -291,7 +291,8 @@ impl RunError {
 /// Runs the ranks until all have ended.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let path = program::find(&args.program[0])?;
-    let Args { ranks, profile, device, timeout, grace, restart, silence, verify_data, no_labels, trace, program } = args;
+    let Args { ranks, profile, device, timeout, grace, restart, silence, verify_data, no_labels, trace, program } =
+        args;
     let output = if no_labels { Output::Plain } else { Output::Labelled };
     let env = verify_data.then(verified).into_iter().chain(device.map(over)).collect();
     let job = Job { ranks, profile, timeout, grace, restart, silence, path, program, trace, env, output };
