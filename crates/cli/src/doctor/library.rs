@@ -18,12 +18,23 @@ pub fn troubled(name: &'static str, what: &str, trouble: &Trouble) -> Check {
     Check::failure(name, format!("{what}: {trouble}"), MEND)
 }
 
-/// The library and the devices that it lists. `asked_for`: somebody chose a library or a device, so that it must be there.
-pub fn checks(asker: &Asker, asked_for: bool, checks: &mut Vec<Check>) -> Vec<ListedFacts> {
-    let absent = |name, refusal: Refusal| match asked_for {
-        true => Check::failure(name, refusal.sentence, refusal.fix),
-        // Ranks of one host do without.
-        false => Check::warning(
+/// How much the absence of devices matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// Somebody chose a library or a device, so there must be one.
+    AskedFor,
+    /// Ranks of one host do without.
+    Hoped,
+    /// What the kernel lacks was told already.
+    Told,
+}
+
+/// The library and the devices that it lists.
+pub fn checks(asker: &Asker, wanted: Wanted, checks: &mut Vec<Check>) -> Vec<ListedFacts> {
+    let absent = |name, refusal: Refusal| match wanted {
+        Wanted::AskedFor => Check::failure(name, refusal.sentence, refusal.fix),
+        Wanted::Told if name == DEVICES => Check::not_applicable(name, refusal.sentence),
+        _ => Check::warning(
             name,
             format!("{}; ranks of one host need none, ranks of several do", refusal.sentence),
             refusal.fix,

@@ -21,7 +21,8 @@ use crate::run::positive_seconds;
 use ask::Asker;
 pub use ask::{Question, answer};
 use devices::Survey;
-use report::{Check, Report};
+use library::Wanted;
+use report::{Check, Outcome, Report};
 use root::Root;
 
 /// The hidden command that answers one question.
@@ -53,10 +54,20 @@ pub struct Args {
 pub fn doctor(args: Args) -> anyhow::Result<ExitCode> {
     let asker = Asker { patience: args.patience };
     let root = Root(args.root);
-    let device = chosen("FULMEN_DEVICE").filter(|name| name != "any");
-    let asked_for = device.is_some() || chosen("FULMEN_DEVICE").is_some() || chosen("FULMEN_VERBS_LIBRARY").is_some();
-    let mut checks = vec![system::version(&root), shared_memory(&asker), platform::switched_on(&root, &asker)];
-    let listed = library::checks(&asker, asked_for, &mut checks);
+    let (device, own_library) = (chosen("FULMEN_DEVICE"), chosen("FULMEN_VERBS_LIBRARY"));
+    let mut rdma = platform::switched_on(&root, &asker);
+    if own_library.is_some() && rdma.outcome == Outcome::Warning {
+        let sentence = format!("{}; but FULMEN_VERBS_LIBRARY names a library that may do without", rdma.sentence);
+        rdma = Check::not_applicable(rdma.name, sentence);
+    }
+    let wanted = match (device.is_some() || own_library.is_some(), rdma.outcome) {
+        (true, _) => Wanted::AskedFor,
+        (false, Outcome::Warning | Outcome::Failure) => Wanted::Told,
+        (false, _) => Wanted::Hoped,
+    };
+    let device = device.filter(|name| name != "any");
+    let mut checks = vec![system::version(&root), shared_memory(&asker), rdma];
+    let listed = library::checks(&asker, wanted, &mut checks);
     Survey { asker: &asker, root: &root, peers: args.peers }.checks(&listed, device.as_deref(), &mut checks);
     checks.extend([system::single_copy(&root), system::huge_pages(&root), system::clock(&root)]);
     checks.extend(network::checks(args.coordinator.as_deref(), &asker));
