@@ -12,6 +12,7 @@ mod devices;
 mod doctor;
 mod logging;
 mod output;
+mod probe;
 mod run;
 mod simulate;
 mod trace;
@@ -37,6 +38,7 @@ enum Command {
     Demo(demo::Args),
     Bench(bench::Args),
     Devices(devices::Args),
+    Probe(probe::Args),
     Doctor(doctor::Args),
     Trace(trace::Args),
     Simulate(simulate::Args),
@@ -48,6 +50,8 @@ enum Command {
     BenchRank(bench::Spec),
     #[command(name = demo::RANK, hide = true)]
     DemoRank,
+    #[command(name = probe::WORKER, hide = true)]
+    ProbeWorker(probe::WorkerArgs),
     #[command(name = doctor::ASK, hide = true, subcommand)]
     DoctorAsk(doctor::Question),
 }
@@ -68,6 +72,8 @@ fn main() -> ExitCode {
         Command::Simulate(args) => logged(verbose, || simulate::simulate(args)),
         Command::BenchRank(spec) => logged(verbose, || bench::rank(spec)),
         Command::DemoRank => logged(verbose, demo::rank),
+        Command::Probe(args) => logged(verbose, || probe::probe(args)),
+        Command::ProbeWorker(args) => logged(verbose, || probe::worker(args)),
         Command::DoctorAsk(question) => doctor::answer(question),
         // These two run inside a rank, whose standard error belongs to the rank's program: they keep no log.
         Command::Supervise(args) => run::supervise(args),
@@ -104,7 +110,8 @@ fn exit_code(error: &anyhow::Error) -> u8 {
         Some(error) => error.exit_code(),
         None if error.is::<bench::BenchError>()
             || error.is::<logging::FilterError>()
-            || error.is::<simulate::SimulateError>() =>
+            || error.is::<simulate::SimulateError>()
+            || error.is::<probe::ProbeError>() =>
         {
             2
         }

@@ -1,5 +1,7 @@
 //! Every carrier keeps the promises of the fabric.
 
+mod machine;
+
 use std::sync::Arc;
 
 use fulmen_fabric::conformance::{Bench, Verdict, names, run, run_some};

@@ -11,6 +11,10 @@ use fulmen::parts::fabric::{Coordinator, Secret};
 use fulmen::prelude::*;
 use fulmen::{FabricError, InitError};
 
+use self::carriers::Carrier;
+
+mod carriers;
+
 /// Never reached when all is well.
 const LONG: Duration = Duration::from_secs(60);
 
@@ -56,23 +60,24 @@ fn role(role: &str) -> impl Fn() -> Command {
     }
 }
 
-/// `profiles` are those of the ranks, in turn.
+/// `carriers` are those of the ranks, in turn.
 fn start(
     command: impl Fn() -> Command,
     size: u32,
-    profiles: &[&str],
+    carriers: &[Carrier],
     coordinator: SocketAddr,
     secret: &Secret,
 ) -> Vec<Rank> {
     let start = |rank: u32| {
-        let mut process = command()
+        let mut command = command();
+        let mut process = carriers[rank as usize % carriers.len()]
+            .set(&mut command)
             .env("FULMEN_RANK", rank.to_string())
             .env("FULMEN_SIZE", size.to_string())
             .env("FULMEN_COORDINATOR", coordinator.to_string())
             .env("FULMEN_SECRET_FD", "0")
             .env("FULMEN_TIMEOUT", "60")
             .env("FULMEN_POOL", "16M")
-            .env("FULMEN_PROFILE", profiles[rank as usize % profiles.len()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -124,7 +129,8 @@ fn a_rank() {
     match error {
         // By messages, a rank may hear of one that ended because rank 1 died before it hears of rank 1.
         CollectiveError::Fabric(FabricError::PeerLost { rank, .. }) => {
-            assert!(rank == 1 || env::var("FULMEN_PROFILE").is_ok_and(|profile| !profile.is_empty()), "{rank}");
+            let shared = env::var_os("FULMEN_PROFILE").is_none() && env::var_os("FULMEN_DEVICE").is_none();
+            assert!(rank == 1 || !shared, "{rank}");
         }
         CollectiveError::Poisoned { cause } if cause.contains("was lost") => {}
         other => panic!("{other}"),
@@ -132,18 +138,18 @@ fn a_rank() {
 }
 
 /// Ranks that meet at a coordinator.
-fn meet(command: impl Fn() -> Command, size: u32, profiles: &[&str]) -> (Serving, Vec<Rank>) {
+fn meet(command: impl Fn() -> Command, size: u32, carriers: &[Carrier]) -> (Serving, Vec<Rank>) {
     let secret = Secret::generate().unwrap();
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let options = CoordinatorOptions::default();
     let coordinator = Coordinator::bind(address, size, secret.clone(), options).unwrap().serve().unwrap();
-    let ranks = start(command, size, profiles, coordinator.local_addr(), &secret);
+    let ranks = start(command, size, carriers, coordinator.local_addr(), &secret);
     (coordinator, ranks)
 }
 
 /// Ranks that have formed a group.
-fn world(named: &str, size: u32, profile: &str) -> (Serving, Vec<Rank>) {
-    let (coordinator, mut ranks) = meet(role(named), size, &[profile]);
+fn world(named: &str, size: u32, carrier: &Carrier) -> (Serving, Vec<Rank>) {
+    let (coordinator, mut ranks) = meet(role(named), size, std::slice::from_ref(carrier));
     for rank in &mut ranks {
         while rank.line() != "ready" {
             assert!(rank.process.try_wait().unwrap().is_none(), "a rank ended before it was ready");
@@ -152,13 +158,10 @@ fn world(named: &str, size: u32, profile: &str) -> (Serving, Vec<Rank>) {
     (coordinator, ranks)
 }
 
-/// Shared memory, and the device profiles.
-const PROFILES: [&str; 3] = ["", "infiniband", "thunderbolt"];
-
 #[test]
 fn processes_work_together() {
-    for profile in PROFILES {
-        let (_coordinator, ranks) = world("work", 3, profile);
+    for carrier in Carrier::all() {
+        let (_coordinator, ranks) = world("work", 4, &carrier);
         for rank in ranks {
             assert!(rank.rest().contains("done"));
         }
@@ -167,16 +170,16 @@ fn processes_work_together() {
 
 #[test]
 fn a_killed_process_ends_the_others() {
-    for profile in PROFILES {
-        let (_coordinator, mut ranks) = world("until killed", 3, profile);
+    for carrier in Carrier::all() {
+        let (_coordinator, mut ranks) = world("until killed", 3, &carrier);
         let mut killed = ranks.remove(1);
         killed.process.kill().unwrap();
         let start = Instant::now();
         for rank in ranks {
             let said = rank.rest();
-            assert!(said.contains("ended: ") && said.contains("was lost"), "{profile}: {said}");
+            assert!(said.contains("ended: ") && said.contains("was lost"), "{carrier}: {said}");
         }
-        assert!(start.elapsed() < LONG, "{profile}: they ended by their deadlines only");
+        assert!(start.elapsed() < LONG, "{carrier}: they ended by their deadlines only");
     }
 }
 
@@ -190,8 +193,8 @@ fn the_examples_work() {
             println!("{name} is not tried: it is built by `cargo test` without `--test`");
             continue;
         }
-        for profile in PROFILES {
-            let (_coordinator, ranks) = meet(|| Command::new(&path), 3, &[profile]);
+        for carrier in Carrier::all() {
+            let (_coordinator, ranks) = meet(|| Command::new(&path), 3, std::slice::from_ref(&carrier));
             for (rank, process) in (0..).zip(ranks) {
                 let said = process.rest();
                 assert!(said.starts_with(&format!("rank {rank} of 3: ")), "{name}: {said}");
@@ -203,7 +206,8 @@ fn the_examples_work() {
 #[test]
 fn a_rank_that_cannot_start_tells_the_others() {
     let start = Instant::now();
-    let (_coordinator, ranks) = meet(role("told"), 3, &["infiniband", "token-ring", "infiniband"]);
+    let (_coordinator, ranks) =
+        meet(role("told"), 3, &["infiniband", "token-ring", "infiniband"].map(Carrier::Profile));
     for (rank, process) in (0..).zip(ranks) {
         let said = process.rest();
         let told = said.lines().find_map(|line| line.strip_prefix("told: ")).unwrap_or_else(|| panic!("{said}"));

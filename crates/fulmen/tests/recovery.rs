@@ -13,13 +13,15 @@ use fulmen::parts::fabric::bootstrap::{Heartbeat, Options as CoordinatorOptions,
 use fulmen::parts::fabric::{Coordinator, Secret};
 use fulmen::prelude::*;
 
+use self::carriers::Carrier;
+
+mod carriers;
+
 /// Says what a rank that a test starts is to do when the group fails: `shrink` or `rejoin`.
 const ROLE: &str = "FULMEN_TEST_RECOVERY";
 /// How many elements it reduces.
 const COUNT: &str = "FULMEN_TEST_COUNT";
 
-/// Shared memory, and the device profiles.
-const PROFILES: [&str; 3] = ["", "infiniband", "thunderbolt"];
 const SIZE: u32 = 3;
 /// No process is taken for lost because the machine is busy.
 const PATIENT: Duration = Duration::from_secs(600);
@@ -110,19 +112,19 @@ struct World {
     coordinator: Serving,
     secret: Secret,
     role: &'static str,
-    profile: &'static str,
+    carrier: Carrier,
     count: usize,
 }
 
 impl World {
-    fn new(role: &'static str, profile: &'static str, count: usize, silence: Duration) -> World {
-        println!("over {profile:?}");
+    fn new(role: &'static str, carrier: &Carrier, count: usize, silence: Duration) -> World {
+        println!("over {carrier}");
         let secret = Secret::generate().unwrap();
         let heartbeat = Heartbeat { every: (silence / 5).min(Duration::from_secs(2)), silence };
         let options = CoordinatorOptions { heartbeat, ..CoordinatorOptions::default() };
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let coordinator = Coordinator::bind(address, SIZE, secret.clone(), options).unwrap().serve().unwrap();
-        World { coordinator, secret, role, profile, count }
+        World { coordinator, secret, role, carrier: carrier.clone(), count }
     }
 
     fn start(&self, rank: u32) -> Rank {
@@ -132,14 +134,15 @@ impl World {
     }
 
     fn start_program(&self, rank: u32, command: &mut Command) -> Rank {
-        let mut process = command
+        let mut process = self
+            .carrier
+            .set(command)
             .env("FULMEN_RANK", rank.to_string())
             .env("FULMEN_SIZE", SIZE.to_string())
             .env("FULMEN_COORDINATOR", self.coordinator.local_addr().to_string())
             .env("FULMEN_SECRET_FD", "0")
             .env("FULMEN_TIMEOUT", "120")
-            .env("FULMEN_POOL", "256M")
-            .env("FULMEN_PROFILE", self.profile)
+            .env("FULMEN_POOL", "64M")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -226,8 +229,8 @@ fn full() -> bool {
 
 #[test]
 fn survivors_shrink_until_one_is_left() {
-    for profile in PROFILES {
-        let world = World::new("shrink", profile, 100_000, PATIENT);
+    for carrier in Carrier::all() {
+        let world = World::new("shrink", &carrier, 100_000, PATIENT);
         let mut ranks = world.start_all();
         drop(ranks.remove(1));
         for rank in &mut ranks {
@@ -246,13 +249,13 @@ fn survivors_shrink_until_one_is_left() {
 
 /// How many kills in a row; of how many a leak is told from what is there once.
 fn cycles() -> (usize, usize) {
-    if full() { (1000 / PROFILES.len() + 1, 50) } else { (7, 3) }
+    if full() { (334, 50) } else { (7, 3) }
 }
 
 #[test]
 fn processes_take_the_places_of_those_that_were_killed_and_nothing_is_left_of_them() {
-    for profile in PROFILES {
-        let world = World::new("rejoin", profile, 20_000, PATIENT);
+    for carrier in Carrier::all() {
+        let world = World::new("rejoin", &carrier, 20_000, PATIENT);
         let mut ranks = world.start_all();
         let mut usages: Vec<Vec<u64>> = Vec::new();
         let (cycles, settled) = cycles();
@@ -281,8 +284,8 @@ fn processes_take_the_places_of_those_that_were_killed_and_nothing_is_left_of_th
 
 #[test]
 fn a_group_shrinks_and_then_all_rejoin() {
-    for profile in PROFILES {
-        let world = World::new("shrink, rejoin", profile, 1000, PATIENT);
+    for carrier in Carrier::all() {
+        let world = World::new("shrink, rejoin", &carrier, 1000, PATIENT);
         let mut ranks = world.start_all();
         for cycle in 0..if full() { 30 } else { 3 } {
             let victim = cycle % SIZE;
@@ -304,15 +307,15 @@ fn a_group_shrinks_and_then_all_rejoin() {
 fn what_a_rank_that_was_stopped_midway_writes_late_is_never_seen() {
     let rounds = if full() { 10 } else { 1 };
     thread::scope(|scope| {
-        for profile in PROFILES {
-            scope.spawn(move || (0..rounds).for_each(|round| stop_midway(profile, round)));
+        for carrier in Carrier::all() {
+            scope.spawn(move || (0..rounds).for_each(|round| stop_midway(&carrier, round)));
         }
     });
 }
 
-fn stop_midway(profile: &'static str, round: u64) {
+fn stop_midway(carrier: &Carrier, round: u64) {
     // Buffers of 1 MB: most of the time goes into copies and into looking at them.
-    let world = World::new("shrink", profile, 250_000, Duration::from_secs(3));
+    let world = World::new("shrink", carrier, 250_000, Duration::from_secs(3));
     let mut ranks = world.start_all();
     thread::sleep(Duration::from_millis(17 * round));
     let mut stopped = ranks.remove(1);
@@ -335,7 +338,7 @@ fn the_example_survives_a_kill() {
         return;
     }
     for (how, steps) in [("rejoin", "300"), ("shrink", "300")] {
-        let world = World::new("", "", 0, PATIENT);
+        let world = World::new("", &Carrier::all()[0], 0, PATIENT);
         let start = |rank| world.start_program(rank, Command::new(&path).args([how, steps]));
         let mut ranks: Vec<Rank> = (0..SIZE).map(start).collect();
         for rank in &mut ranks {

@@ -3,7 +3,8 @@ use std::time::{Duration, Instant};
 
 use fulmen_cluster::sync::{Barrier, Guarded, Lock, SyncError};
 
-use super::ranks::{CARRIERS, LONG, threads};
+use super::carriers::Carrier;
+use super::ranks::{LONG, threads};
 
 /// A lease that no test outlives, also on a busy machine.
 const FOR_EVER: Duration = Duration::from_secs(3600);
@@ -16,16 +17,16 @@ fn number(bytes: &[u8]) -> u64 {
 fn one_rank_at_a_time_holds_a_lock_and_no_change_is_lost() {
     const RANKS: u32 = 3;
     const TURNS: u64 = 40;
-    for profile in CARRIERS {
+    for carrier in Carrier::all() {
         let inside = AtomicU32::new(0);
-        threads(RANKS, profile, |group| {
+        threads(RANKS, &carrier, |group| {
             let lock = Lock::new(&group, 1, FOR_EVER).unwrap();
             let value = Guarded::new(&group, 2, 100).unwrap();
             let mut last = 0;
             for _ in 0..TURNS {
                 let mut guard = lock.acquire(LONG).unwrap();
-                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "{profile:?}");
-                assert!(guard.fence() > last, "{profile:?}");
+                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "{carrier}");
+                assert!(guard.fence() > last, "{carrier}");
                 let mut bytes = value.read(LONG).unwrap();
                 let next = number(&bytes) + 1;
                 bytes[..8].copy_from_slice(&next.to_le_bytes());
@@ -45,8 +46,8 @@ fn one_rank_at_a_time_holds_a_lock_and_no_change_is_lost() {
 
 #[test]
 fn a_value_is_read_as_a_whole_while_it_changes() {
-    for profile in CARRIERS {
-        threads(2, profile, |group| {
+    for carrier in Carrier::all() {
+        threads(2, &carrier, |group| {
             let lock = Lock::new(&group, 0, FOR_EVER).unwrap();
             let value = Guarded::new(&group, 0, 4000).unwrap();
             if group.rank() == 0 {
@@ -58,8 +59,8 @@ fn a_value_is_read_as_a_whole_while_it_changes() {
                 let mut last = 0;
                 while last < 100 {
                     let bytes = value.read(LONG).unwrap();
-                    assert!(bytes.iter().all(|byte| *byte == bytes[0]), "{profile:?}");
-                    assert!(bytes[0] >= last, "{profile:?}");
+                    assert!(bytes.iter().all(|byte| *byte == bytes[0]), "{carrier}");
+                    assert!(bytes[0] >= last, "{carrier}");
                     last = bytes[0];
                 }
             }
@@ -70,7 +71,7 @@ fn a_value_is_read_as_a_whole_while_it_changes() {
 
 #[test]
 fn a_held_lock_is_named_and_a_renewed_one_stays() {
-    threads(2, None, |group| {
+    threads(2, &Carrier::Shared, |group| {
         let lease = Duration::from_millis(400);
         let lock = Lock::new(&group, 0, lease).unwrap();
         if group.rank() == 0 {
@@ -103,14 +104,14 @@ fn a_held_lock_is_named_and_a_renewed_one_stays() {
 #[test]
 fn nobody_passes_a_barrier_before_all_have_come() {
     const RANKS: u32 = 3;
-    for profile in CARRIERS {
+    for carrier in Carrier::all() {
         let came = AtomicU64::new(0);
-        threads(RANKS, profile, |group| {
+        threads(RANKS, &carrier, |group| {
             let barrier = Barrier::new(&group, 2).unwrap();
             for round in 1..=50 {
                 came.fetch_add(1, Ordering::SeqCst);
                 barrier.wait(LONG).unwrap();
-                assert!(came.load(Ordering::SeqCst) >= round * u64::from(RANKS), "{profile:?}");
+                assert!(came.load(Ordering::SeqCst) >= round * u64::from(RANKS), "{carrier}");
             }
             group.barrier().unwrap();
         });
@@ -119,7 +120,7 @@ fn nobody_passes_a_barrier_before_all_have_come() {
 
 #[test]
 fn what_makes_no_sense_is_refused() {
-    threads(2, None, |group| {
+    threads(2, &Carrier::Shared, |group| {
         assert!(matches!(Lock::new(&group, 2, FOR_EVER), Err(SyncError::Invalid { .. })));
         assert!(matches!(Lock::new(&group, 0, Duration::ZERO), Err(SyncError::Invalid { .. })));
         assert!(matches!(Barrier::new(&group, 7), Err(SyncError::Invalid { .. })));

@@ -7,7 +7,8 @@ use fulmen_cluster::sync::{Barrier, Guarded, Lock, SyncError};
 use fulmen_fabric::{Remote, RemoteKey, Rights};
 use rustix::process::Signal;
 
-use super::ranks::{CARRIERS, LONG, ROLE, processes, say, wait_for_go};
+use super::carriers::Carrier;
+use super::ranks::{LONG, ROLE, processes, say, wait_for_go};
 
 const LEASE: Duration = Duration::from_millis(500);
 
@@ -121,8 +122,8 @@ fn a_rank() {
 
 #[test]
 fn the_lock_of_a_killed_holder_is_free_and_a_naive_one_is_not() {
-    for profile in CARRIERS {
-        let (_serving, mut ranks) = processes(3, profile, "die");
+    for carrier in Carrier::all() {
+        let (_serving, mut ranks) = processes(3, &carrier, "die");
         assert_eq!(ranks[2].line(), "held");
         assert_eq!([ranks[0].line(), ranks[1].line()], ["ready", "ready"]);
         ranks[2].signal(Signal::KILL);
@@ -133,11 +134,11 @@ fn the_lock_of_a_killed_holder_is_free_and_a_naive_one_is_not() {
         for rank in &mut ranks[..2] {
             let line = rank.line();
             let fence: u64 = line.strip_prefix("acquired ").unwrap().parse().unwrap();
-            assert!(fence > 1, "{profile:?}: greater than the dead holder's");
+            assert!(fence > 1, "{carrier}: greater than the dead holder's");
             fences.push(fence);
-            assert_eq!(rank.line(), "naive false", "{profile:?}");
+            assert_eq!(rank.line(), "naive false", "{carrier}");
             let barrier = rank.line();
-            assert!(barrier.contains("rank 2 was lost"), "{profile:?}: {barrier}");
+            assert!(barrier.contains("rank 2 was lost"), "{carrier}: {barrier}");
         }
         for rank in &mut ranks[..2] {
             rank.go();
@@ -148,19 +149,19 @@ fn the_lock_of_a_killed_holder_is_free_and_a_naive_one_is_not() {
 
 #[test]
 fn a_late_holder_changes_nothing_and_with_a_naive_lock_it_does() {
-    for profile in CARRIERS {
-        let (_serving, mut ranks) = processes(2, profile, "late");
+    for carrier in Carrier::all() {
+        let (_serving, mut ranks) = processes(2, &carrier, "late");
         assert_eq!(ranks[1].line(), "held");
         assert_eq!(ranks[0].line(), "ready");
         ranks[1].signal(Signal::STOP);
         ranks[0].go();
-        assert_eq!(ranks[0].line(), "took over", "{profile:?}");
+        assert_eq!(ranks[0].line(), "took over", "{carrier}");
         ranks[1].signal(Signal::CONT);
         ranks[1].go();
-        assert_eq!(ranks[1].line(), "fenced true", "{profile:?}");
+        assert_eq!(ranks[1].line(), "fenced true", "{carrier}");
         assert_eq!(ranks[1].line(), "wrote");
         ranks[0].go();
-        assert_eq!(ranks[0].line(), "guarded 2", "{profile:?}");
-        assert_eq!(ranks[0].line(), "naive 1", "{profile:?}: the naive lock would have kept 2");
+        assert_eq!(ranks[0].line(), "guarded 2", "{carrier}");
+        assert_eq!(ranks[0].line(), "naive 1", "{carrier}: the naive lock would have kept 2");
     }
 }

@@ -8,15 +8,14 @@ use std::thread;
 use std::time::Duration;
 
 use fulmen::parts::fabric::bootstrap::{Heartbeat, Options as CoordinatorOptions, Serving};
-use fulmen::parts::fabric::{Coordinator, FabricOptions, JoinConfig, Secret, Session};
+use fulmen::parts::fabric::{Coordinator, JoinConfig, Secret, Session};
 use fulmen::{Group, Options};
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::carriers::Carrier;
+
 /// Never reached when all is well.
 pub const LONG: Duration = Duration::from_secs(120);
-
-/// How links run: by name, as in `FULMEN_PROFILE`.
-pub const CARRIERS: [Option<&str>; 3] = [None, Some("infiniband"), Some("thunderbolt")];
 
 /// Says what a rank that a test starts is to do.
 pub const ROLE: &str = "FULMEN_TEST_ROLE";
@@ -30,7 +29,7 @@ fn coordinator(size: u32, secret: &Secret) -> Serving {
 }
 
 /// Runs `body` on `size` ranks.
-pub fn threads<T: Send>(size: u32, profile: Option<&str>, body: impl Fn(Group) -> T + Sync) -> Vec<T> {
+pub fn threads<T: Send>(size: u32, carrier: &Carrier, body: impl Fn(Group) -> T + Sync) -> Vec<T> {
     let secret = Secret::generate().unwrap();
     let serving = coordinator(size, &secret);
     let coordinator = serving.local_addr();
@@ -40,14 +39,16 @@ pub fn threads<T: Send>(size: u32, profile: Option<&str>, body: impl Fn(Group) -
             scope.spawn(move || {
                 let config = JoinConfig { coordinator, rank, size, secret, deadline: LONG };
                 let session = Session::join(&config).unwrap();
-                let fabric = FabricOptions {
-                    pool: 16 << 20,
-                    timeout: LONG,
-                    windows: profile.is_none(),
-                    profile: profile.map(Into::into),
-                    ..FabricOptions::default()
-                };
-                body(Options { fabric }.init_with(session).unwrap())
+                let mut options = Options::default().pool(16 << 20).timeout(LONG);
+                match carrier {
+                    Carrier::Shared => {}
+                    Carrier::Profile(profile) => {
+                        options.fabric.windows = false;
+                        options.fabric.profile = Some((*profile).into());
+                    }
+                    Carrier::Device(device) => options = options.over(device),
+                }
+                body(options.init_with(session).unwrap())
             })
         };
         let ranks: Vec<_> = (0..size).map(rank).collect();
@@ -104,12 +105,13 @@ pub fn wait_for_go() {
 }
 
 /// Starts `size` ranks of a role, by name of the test that plays it.
-pub fn processes(size: u32, profile: Option<&str>, role: &str) -> (Serving, Vec<Rank>) {
+pub fn processes(size: u32, carrier: &Carrier, role: &str) -> (Serving, Vec<Rank>) {
     let secret = Secret::generate().unwrap();
     let serving = coordinator(size, &secret);
     let start = |rank: u32| {
         let mut command = Command::new(env::current_exe().unwrap());
-        command
+        carrier
+            .set(&mut command)
             .args(["--exact", "sync::late::a_rank", "--nocapture", "--test-threads=1"])
             .env(ROLE, role)
             .env("FULMEN_RANK", rank.to_string())
@@ -118,10 +120,6 @@ pub fn processes(size: u32, profile: Option<&str>, role: &str) -> (Serving, Vec<
             .env("FULMEN_SECRET_FD", "0")
             .env("FULMEN_TIMEOUT", "120")
             .env("FULMEN_POOL", "16M");
-        match profile {
-            Some(profile) => command.env("FULMEN_PROFILE", profile),
-            None => command.env_remove("FULMEN_PROFILE"),
-        };
         let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let mut input = process.stdin.take().unwrap();
         input.write_all(format!("{}\n", secret.to_hex()).as_bytes()).unwrap();

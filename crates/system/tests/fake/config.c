@@ -31,8 +31,7 @@ static const struct {
 	  "transport=ib\nnode_type=ca\nvendor=0x02c9\npart=4119\nfirmware=16.35.1\nmax_qp=1024\nmax_qp_wr=16384\n"
 	  "max_sge=16\nmax_inline=256\nmax_cq=4096\nmax_cqe=1048576\nmax_mr=32768\nmax_pd=1024\nmax_rd_atom=16\n"
 	  "atomics=hca\nlink_layer=ethernet\nmtu=1024\nmax_mtu=4096\nspeed=64\nwidth=2\nmax_msg=1073741824\n"
-	  "gid=0 fe80::5054:ff:fe00:1 roce1 ifindex 1\ngid=1 fe80::5054:ff:fe00:1 roce2 ifindex 1\n"
-	  "gid=2 ::ffff:192.0.2.1 roce1 ifindex 1\ngid=3 ::ffff:192.0.2.1 roce2 ifindex 1\n" },
+	  "gid=0 fe80::5054:ff:fe00:1 roce2 ifindex 1\ngid=1 ::ffff:192.0.2.1 roce2 ifindex 1\n" },
 	{ "infiniband",
 	  "transport=ib\nnode_type=ca\nvendor=0x02c9\npart=4123\nfirmware=20.35.1\nmax_qp=1024\nmax_qp_wr=16384\n"
 	  "max_sge=16\nmax_inline=256\nmax_cq=4096\nmax_cqe=1048576\nmax_mr=32768\nmax_pd=1024\nmax_rd_atom=16\n"
@@ -47,7 +46,7 @@ static const struct {
 	  "transport=thunderbolt\nnode_type=ca\nvendor=0x05ac\npart=1\nfirmware=1.0\nmax_qp=10\nmax_qp_wr=4095\n"
 	  "max_sge=1\nmax_inline=0\nmax_cq=20\nmax_cqe=4095\nmax_mr=100\nmax_pd=20\nmax_rd_atom=0\natomics=none\n"
 	  "busy_qp=16\nbusy_pd=96\ndmabuf=no\n"
-	  "boundary=4294967296\nlink_layer=thunderbolt\nmtu=4096\nmax_mtu=4096\nspeed=64\nwidth=2\nmax_msg=16773120\n"
+	  "boundary=4294967296\nlink_layer=thunderbolt\nmtu=4096\nmax_mtu=4096\nspeed=4\nwidth=4\nmax_msg=16773120\n"
 	  "gid=0 fe80::5054:ff:fe00:1\ngid=1 ::ffff:192.0.2.1\non.create_qp=fail 102 type rc\n" },
 };
 
@@ -110,7 +109,7 @@ static const struct word atomics[] = { { "none", IBV_ATOMIC_NONE }, { "hca", IBV
 	{ 0 } };
 static const struct word qp_types[] = { { "rc", IBV_QPT_RC }, { "uc", IBV_QPT_UC }, { "ud", IBV_QPT_UD }, { 0 } };
 static const struct word qp_states[] = { { "reset", IBV_QPS_RESET }, { "init", IBV_QPS_INIT }, { "rtr", IBV_QPS_RTR },
-	{ "rts", IBV_QPS_RTS }, { "err", IBV_QPS_ERR }, { 0 } };
+	{ "rts", IBV_QPS_RTS }, { "sqd", IBV_QPS_SQD }, { "err", IBV_QPS_ERR }, { 0 } };
 static const struct word answers[] = { { "no", 0 }, { "yes", 1 }, { 0 } };
 
 static struct port *add_port(struct device *device, long index)

@@ -99,15 +99,20 @@ void flush(struct qp *qp)
 	}
 }
 
+/* Whether bytes lie within those of a registration, wherever their ends would wrap to. */
+static bool covers(const struct mr *mr, uint64_t first, uint64_t length)
+{
+	uint64_t base = (uintptr_t)mr->base.addr;
+	return first >= base && length <= mr->base.length && first - base <= mr->base.length - length;
+}
+
 /* The bytes that a piece names, or NULL if its key does not cover them. */
 static uint8_t *local(const struct qp *qp, const struct ibv_sge *sge, int need)
 {
-	for (struct mr *mr = mrs; mr; mr = mr->next) {
-		uint64_t base = (uintptr_t)mr->base.addr;
+	for (struct mr *mr = mrs; mr; mr = mr->next)
 		if (mr->base.lkey == sge->lkey && mr->base.pd == qp->base.pd && (mr->access & need) == need &&
-		    sge->addr >= base && sge->addr + sge->length <= base + mr->base.length)
+		    covers(mr, sge->addr, sge->length))
 			return (uint8_t *)(uintptr_t)sge->addr;
-	}
 	return sge->length ? NULL : (uint8_t *)(uintptr_t)8;
 }
 
@@ -118,12 +123,10 @@ static uint8_t *distant(const struct qp *peer, const struct request *request, ui
 		return &nothing;
 	if (!(peer->attr.qp_access_flags & (unsigned int)need))
 		return NULL;
-	for (struct mr *mr = mrs; mr; mr = mr->next) {
-		uint64_t base = (uintptr_t)mr->base.addr;
+	for (struct mr *mr = mrs; mr; mr = mr->next)
 		if (mr->base.rkey == request->rkey && mr->base.pd == peer->base.pd && mr->access & need &&
-		    request->remote >= base && request->remote + length <= base + mr->base.length)
+		    covers(mr, request->remote, length))
 			return (uint8_t *)(uintptr_t)request->remote;
-	}
 	return NULL;
 }
 
@@ -206,13 +209,22 @@ static void receive(struct qp *qp, struct qp *peer, const uint8_t *bytes, uint64
 	flush(peer);
 }
 
+/* Whether a request that cannot go on has waited for so many milliseconds. */
+static bool waited(struct request *request, long limit)
+{
+	long now = milliseconds();
+	if (!request->since)
+		request->since = now + 1;
+	return now + 1 - request->since >= limit;
+}
+
 /* Carries out the first send of a queue pair, if it can be; returns whether it has ended. */
 static bool step(struct qp *qp)
 {
 	struct request *request = first(&qp->send);
 	struct qp *peer = qps;
 	bool reliable = qp->base.qp_type == IBV_QPT_RC, held = reliable || thunderbolt(qp);
-	if (!request || qp->base.state != IBV_QPS_RTS)
+	if (!request || !(qp->base.state == IBV_QPS_RTS || (qp->base.state == IBV_QPS_SQD && !request->late)))
 		return false;
 	while (peer && peer->base.qp_num != qp->attr.dest_qp_num)
 		peer = peer->next;
@@ -230,9 +242,13 @@ static bool step(struct qp *qp)
 			ended = false;
 		else
 			sent(qp, IBV_WC_SUCCESS, (uint32_t)length);
-	} else if (peer->base.state == IBV_QPS_INIT)
-		ended = false;
-	else
+	} else if (peer->base.state == IBV_QPS_INIT) {
+		/* It does not answer: the request is sent again, as often as was said, or for ever. */
+		long limit = ((4096L << qp->attr.timeout) / 1000000 + 1) * (qp->attr.retry_cnt + 1);
+		ended = reliable && qp->attr.timeout && waited(request, limit);
+		if (ended)
+			broke(qp, NULL, IBV_WC_RETRY_EXC_ERR, false);
+	} else
 		switch (request->opcode) {
 		case IBV_WR_RDMA_WRITE_WITH_IMM:
 			written = true;
@@ -287,7 +303,7 @@ static bool step(struct qp *qp)
 		}
 	if (received && first(&peer->recv))
 		receive(qp, peer, bytes, length, written);
-	else if (received && reliable && !qp->attr.rnr_retry)
+	else if (received && reliable && qp->attr.rnr_retry < 7 && waited(request, 10L * qp->attr.rnr_retry))
 		broke(qp, peer, IBV_WC_RNR_RETRY_EXC_ERR, false);
 	else if (received && held)
 		ended = false;
@@ -322,8 +338,9 @@ static int take_send(struct qp *qp, const struct ibv_send_wr *wr)
 	struct request request = { .wr_id = wr->wr_id, .imm = wr->imm_data, .opcode = (int)wr->opcode,
 				   .flags = (int)wr->send_flags, .pieces = wr->num_sge };
 	uint64_t length = 0;
-	if (qp->base.state != IBV_QPS_RTS && qp->base.state != IBV_QPS_ERR)
+	if (qp->base.state != IBV_QPS_RTS && qp->base.state != IBV_QPS_SQD && qp->base.state != IBV_QPS_ERR)
 		return EINVAL;
+	request.late = qp->base.state == IBV_QPS_SQD;
 	if (wr->num_sge < 0 || wr->num_sge > (int)qp->cap.max_send_sge || wr->num_sge > PIECES)
 		return EINVAL;
 	for (int at = 0; at < wr->num_sge; at++) {
@@ -445,13 +462,14 @@ int poll_cq(struct ibv_cq *base, int entries, struct ibv_wc *wc)
 	if (fault(device_of(base->context), CALL_POLL_CQ, NULL, &found))
 		return (int)found;
 	pthread_mutex_lock(&lock);
+	/* There is no thread that would notice that the time of a request is over. */
+	if (!cq->filled)
+		run_all();
 	while (taken < entries && cq->filled) {
 		wc[taken++] = cq->ring[cq->head];
 		cq->head = (cq->head + 1) % base->cqe;
 		cq->filled--;
 	}
-	if (!taken && cq->overrun)
-		taken = -EIO;
 	pthread_mutex_unlock(&lock);
 	return taken;
 }

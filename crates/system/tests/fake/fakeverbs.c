@@ -51,7 +51,7 @@
  *     times N      N times, then never again
  *     live N       N objects of this kind live on the device
  *     type T       of the queue pair: rc, uc, ud
- *     state S      to which modify_qp moves: reset, init, rtr, rts, err
+ *     state S      to which modify_qp moves: reset, init, rtr, rts, sqd, err
  *     port N       that query_port, query_gid or query_pkey asks for
  *     access BITS  the registration asks for one of these rights (1 = LOCAL_WRITE)
  *     access_is N  the registration asks for exactly these rights
@@ -62,7 +62,8 @@
  *
  * What it holds to of its own: limits; which attributes a change of state needs and takes; a GID that is there, on
  * ports that are not InfiniBand's; objects that others still need (16). Thunderbolt devices hold SENDs until they are
- * met, refuse all but SEND and RECV, and compare frames; RC holds SENDs too, unless rnr_retry is 0; other UC loses them.
+ * met, refuse all but SEND and RECV, and compare frames; RC holds SENDs for as often as rnr_retry says (10 ms each);
+ * other UC loses them. Whoever posts, changes states or polls moves all messages on: there is no thread.
  *
  * Compiled with -DWITHOUT_IBV_QUERY_GID, the library lacks ibv_query_gid; so for each other name.
  */

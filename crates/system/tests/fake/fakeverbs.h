@@ -146,6 +146,10 @@ struct request {
 	struct ibv_sge sge[PIECES];
 	uint8_t *carried;
 	uint32_t carried_len;
+	/* When it first could not go on, in milliseconds; 0 before. */
+	long since;
+	/* Posted in state SQD: it waits for RTS. */
+	bool late;
 };
 
 struct queue {

@@ -332,7 +332,9 @@ static bool attributes_fit(int from, int to, bool reliable, int mask)
 		allowed |= IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX;
 		if (reliable)
 			needed |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
-	} else if ((from == IBV_QPS_RTR || from == IBV_QPS_RTS) && to == IBV_QPS_RTS) {
+	} else if ((from == IBV_QPS_RTS || from == IBV_QPS_SQD) && to == IBV_QPS_SQD) {
+		allowed |= IBV_QP_EN_SQD_ASYNC_NOTIFY;
+	} else if ((from == IBV_QPS_RTR || from == IBV_QPS_RTS || from == IBV_QPS_SQD) && to == IBV_QPS_RTS) {
 		allowed |= IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PATH_MIG_STATE;
 		if (from == IBV_QPS_RTR)
 			needed |= IBV_QP_SQ_PSN;
@@ -393,6 +395,9 @@ static int change(struct device *device, struct qp *qp, const struct ibv_qp_attr
 		empty(&qp->send);
 		empty(&qp->recv);
 	}
+	if (to == IBV_QPS_RTS)
+		for (int at = 0; at < qp->send.filled; at++)
+			qp->send.ring[(qp->send.head + at) % qp->send.size].late = false;
 	qp->base.state = qp->attr.qp_state = (enum ibv_qp_state)to;
 	run_all();
 	return 0;

@@ -1,0 +1,131 @@
+//! What probes find out, as it passes from a worker to the command and into its JSON.
+
+use std::sync::Arc;
+
+use fulmen::parts::verbs::{Device, PortState, VerbsError};
+use serde::{Deserialize, Serialize};
+
+/// The device that was probed.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Subject {
+    pub name: String,
+    pub provider: String,
+    /// Its ports that are active now.
+    pub active_ports: Vec<u8>,
+}
+
+impl Subject {
+    pub fn new(device: &Arc<dyn Device>) -> Subject {
+        let info = device.info();
+        let active = |number: &u8| device.port(*number).is_ok_and(|port| port.state == PortState::Active);
+        Subject {
+            name: info.name.clone(),
+            provider: info.provider.to_string(),
+            active_ports: (1..=info.ports).filter(active).collect(),
+        }
+    }
+}
+
+/// What a probe found out. Its name is a key of the JSON object.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    Limits(Vec<Limit>),
+    Pools(Vec<Pool>),
+    Rails(Vec<Rail>),
+}
+
+/// How many of something a device has.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Limit {
+    /// What, in the plural.
+    pub what: String,
+    /// What the device says that it has.
+    pub stated: u64,
+    /// How many were made.
+    pub made: u64,
+    /// How the next one was refused; none if it was not asked for.
+    pub refusal: Option<Refusal>,
+    /// How many were made after all had been given back.
+    pub made_again: u64,
+    /// What went wrong then.
+    pub problem: Option<String>,
+}
+
+/// How a device refused something.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Refusal {
+    pub words: String,
+    /// The system's error number, if the system was asked: Fulmen refuses what exceeds the stated limits.
+    pub errno: Option<i32>,
+}
+
+impl From<&VerbsError> for Refusal {
+    fn from(error: &VerbsError) -> Refusal {
+        Refusal { words: error.to_string(), errno: None }
+    }
+}
+
+/// One registration with thousands of buffers inside.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Pool {
+    /// Bytes of the registration.
+    pub bytes: u64,
+    /// How it was refused.
+    pub refusal: Option<Refusal>,
+    /// How many buffers of 512 KiB were cut out of it.
+    pub buffers: u64,
+    /// What was moved between them.
+    pub transfers: Vec<Transfer>,
+}
+
+/// Bytes that were moved and compared.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Transfer {
+    /// What was done.
+    pub what: String,
+    pub bytes: u64,
+    /// What went wrong.
+    pub problem: Option<String>,
+}
+
+/// A port of one device and one of the other, and what passes between them.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Rail {
+    pub port: u8,
+    pub peer: String,
+    pub peer_port: u8,
+    pub link_layer: String,
+    /// `RC` or `UC`.
+    pub queue_pairs: String,
+    pub mtu: u32,
+    /// Bits a second that the port promises, if it says so.
+    pub nominal_bits_per_second: Option<u64>,
+    pub latency: Vec<Latency>,
+    pub bandwidth: Vec<Bandwidth>,
+    /// What was left out, and why.
+    pub left_out: Vec<String>,
+}
+
+/// Half a round trip of SENDs.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Latency {
+    pub bytes: u64,
+    pub median_us: f64,
+    pub p99_us: f64,
+    pub round_trips: u64,
+    /// The bytes went inline.
+    pub inline: bool,
+}
+
+/// A stream in one direction.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Bandwidth {
+    /// `SEND` or `WRITE`.
+    pub operation: String,
+    pub bytes: u64,
+    pub messages: u64,
+    pub bytes_per_second: f64,
+    /// Of what the port promises, if it says so: 1 is all.
+    pub of_nominal: Option<f64>,
+}
