@@ -10,9 +10,10 @@ use fulmen::parts::verbs::Device;
 use serde::de::DeserializeOwned;
 
 use super::facts::{
-    AddressFacts, DeviceFacts, LibraryFacts, ListedFacts, NeedsFacts, PortFacts, Refusal, capabilities, refused,
+    AddressFacts, DeviceFacts, LibraryFacts, ListedFacts, NeedsFacts, PortFacts, Refusal, capabilities,
 };
-use super::{ASK, network};
+use super::gpu::{GpuFacts, MemoryFacts};
+use super::{ASK, gpu, network};
 use crate::child::{self, Trouble};
 use crate::devices::try_windows;
 
@@ -29,6 +30,10 @@ pub enum Question {
     Device { name: String, peers: u32 },
     /// A port of a device.
     Port { name: String, number: u8 },
+    /// The GPUs.
+    Gpus,
+    /// Which memory that GPUs work on a device registers.
+    GpuMemory { name: String },
     /// What stands at a coordinator's address.
     Address { address: String },
 }
@@ -41,6 +46,8 @@ pub fn answer(question: Question) -> anyhow::Result<ExitCode> {
         Question::List => child::answer(|| Ok(list().map_err(Refusal::from))),
         Question::Device { name, peers } => child::answer(|| Ok(device(&name, peers).map_err(Refusal::from))),
         Question::Port { name, number } => child::answer(|| Ok(port(&name, number))),
+        Question::Gpus => child::answer(|| Ok(gpu::gpus())),
+        Question::GpuMemory { name } => child::answer(|| Ok(gpu::register(&name))),
         Question::Address { address } => child::answer(|| Ok(network::look(&address))),
     }
 }
@@ -71,8 +78,8 @@ fn device(name: &str, peers: u32) -> Result<DeviceFacts, OpenError> {
 
 fn port(name: &str, number: u8) -> Result<PortFacts, Refusal> {
     let device = Library::open()?.open_device(name)?;
-    let port = device.port(number).map_err(|error| refused(&error))?;
-    let table = device.gid_table(number).map_err(|error| refused(&error))?;
+    let port = device.port(number).map_err(|error| Refusal::of(&error))?;
+    let table = device.gid_table(number).map_err(|error| Refusal::of(&error))?;
     let speed = device.port_speed(number).ok().and_then(|speed| speed.gigabits());
     Ok(PortFacts::new(&port, speed, &table))
 }
@@ -114,6 +121,16 @@ impl Asker {
     /// A port of a device.
     pub fn port(&self, name: &str, number: u8) -> Told<PortFacts> {
         self.ask(&["port", "--", name, &number.to_string()])
+    }
+
+    /// The GPUs.
+    pub fn gpus(&self) -> Result<GpuFacts, Trouble> {
+        self.ask(&["gpus"])
+    }
+
+    /// Which memory that GPUs work on a device registers.
+    pub fn gpu_memory(&self, name: &str) -> Told<MemoryFacts> {
+        self.ask(&["gpu-memory", "--", name])
     }
 
     /// What stands at a coordinator's address.

@@ -4,7 +4,7 @@ use std::net::{Ipv6Addr, SocketAddr};
 
 use fulmen::parts::fabric::{FabricOptions, Need, needs};
 use fulmen::parts::system::{OpenError, Symbol};
-use fulmen::parts::verbs::{DeviceInfo, GidEntry, GidKind, LinkLayer, PortInfo, PortState, VerbsError, select_gid};
+use fulmen::parts::verbs::{DeviceInfo, GidEntry, GidKind, LinkLayer, PortInfo, PortState, select_gid};
 use serde::{Deserialize, Serialize};
 
 /// What was refused, and the way out.
@@ -191,12 +191,14 @@ pub fn capabilities(info: &DeviceInfo) -> Vec<String> {
     all.into_iter().filter(|(_, has)| *has).map(|(name, _)| name.to_owned()).collect()
 }
 
-/// A refused call of a device.
-pub fn refused(error: &VerbsError) -> Refusal {
-    Refusal {
-        kind: RefusalKind::Other,
-        sentence: error.to_string(),
-        fix: "see the system's log (`dmesg`), and restart the device's driver or the machine".to_owned(),
+impl Refusal {
+    /// Of a call that has no way out of its own.
+    pub fn of(error: &dyn std::error::Error) -> Refusal {
+        Refusal {
+            kind: RefusalKind::Other,
+            sentence: error.to_string(),
+            fix: "see the system's log (`dmesg`), and restart the device's driver or the machine".to_owned(),
+        }
     }
 }
 

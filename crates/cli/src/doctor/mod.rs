@@ -5,6 +5,7 @@
 mod ask;
 mod devices;
 mod facts;
+mod gpu;
 mod library;
 mod network;
 mod platform;
@@ -69,6 +70,7 @@ pub fn doctor(args: Args) -> anyhow::Result<ExitCode> {
     let mut checks = vec![system::version(&root), shared_memory(&asker), rdma];
     let listed = library::checks(&asker, wanted, &mut checks);
     Survey { asker: &asker, root: &root, peers: args.peers }.checks(&listed, device.as_deref(), &mut checks);
+    checks.extend(gpu::checks(&asker, &root, &listed));
     checks.extend([system::single_copy(&root), system::huge_pages(&root), system::clock(&root)]);
     checks.extend(network::checks(args.coordinator.as_deref(), &asker));
     let report = Report::new(checks);

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::setup::{ROCE, Setup};
 
-const NAMES: [&str; 18] = [
+const NAMES: [&str; 20] = [
     "system",
     "shared memory",
     "rdma",

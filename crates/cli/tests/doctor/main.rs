@@ -7,6 +7,7 @@ mod address;
 mod devices;
 #[path = "../../../system/tests/fake/mod.rs"]
 mod fake;
+mod gpu;
 mod healthy;
 mod hostile;
 mod library;
