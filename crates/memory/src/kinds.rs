@@ -179,6 +179,14 @@ pub enum KindError {
     /// A dma-buf is made of a memfd only.
     #[error("no dma-buf can be made of memory without a memfd: use a region made by `Region::alloc`")]
     NoMemfd,
+    /// A dma-buf is whole pages.
+    #[error("a dma-buf is whole pages of {page} bytes, and {len} bytes are not: make the region a multiple of them")]
+    NotWholePages {
+        /// The region's length in bytes.
+        len: usize,
+        /// The page size in bytes.
+        page: usize,
+    },
     /// The kernel limits the size of such dma-bufs.
     #[error(
         "/dev/udmabuf refuses {len} bytes: its limit is {limit} MiB: raise /sys/module/udmabuf/parameters/size_limit_mb"

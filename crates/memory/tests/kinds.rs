@@ -110,7 +110,9 @@ fn huge_pages_are_whole_or_the_error_says_how_to_reserve_them() {
 fn a_dma_buf_is_made_of_a_memfd_alone() {
     let other = MemoryKind::AnonymousMmap.allocate(1).expect("pages");
     assert!(matches!(udmabuf(&other), Err(KindError::NoMemfd)));
-    let region = Region::alloc(page_size() + 1).expect("a region");
+    let odd = Region::alloc(page_size() + 1).expect("a region");
+    assert!(matches!(udmabuf(&odd), Err(KindError::NotWholePages { .. })));
+    let region = Region::alloc(2 * page_size()).expect("a region");
     let fd = match udmabuf(&region) {
         Ok(fd) => fd,
         Err(error @ KindError::NoUdmabuf) => {
@@ -127,6 +129,23 @@ fn a_dma_buf_is_made_of_a_memfd_alone() {
     // Its size is what a seek to its end tells.
     let size = rustix::fs::seek(&fd, rustix::fs::SeekFrom::End(0)).expect("a dma-buf can be measured");
     assert_eq!(size, 2 * page_size() as u64);
+    // The same memory, also when the region is gone.
+    region.expose().expect("exposed").fill(0..2 * page_size(), 6);
+    drop(region);
+    // SAFETY: the system chooses an unused range, which is read below and then left to the end of the process.
+    let bytes = unsafe {
+        let (protection, flags) = (rustix::mm::ProtFlags::READ, rustix::mm::MapFlags::SHARED);
+        let start = rustix::mm::mmap(std::ptr::null_mut(), 2 * page_size(), protection, flags, &fd, 0).expect("mapped");
+        std::slice::from_raw_parts(start.cast::<u8>(), 2 * page_size())
+    };
+    assert!(bytes.iter().all(|byte| *byte == 6));
+
+    let large = Region::alloc(65 << 20).expect("a region");
+    match udmabuf(&large) {
+        Err(error @ KindError::UdmabufLimit { .. }) => assert!(error.to_string().contains("size_limit_mb"), "{error}"),
+        Err(error) => panic!("{error}"),
+        Ok(_) => eprintln!("this system's limit is above 65 MiB"),
+    }
 }
 
 #[cfg(target_os = "macos")]

@@ -384,6 +384,7 @@ pub mod number {
     pub const QP_MIN_RNR_TIMER: c_uint = 1 << 15;
     pub const QP_SQ_PSN: c_uint = 1 << 16;
     pub const QP_MAX_DEST_RD_ATOMIC: c_uint = 1 << 17;
+    pub const QP_CAP: c_uint = 1 << 19;
     pub const QP_DEST_QPN: c_uint = 1 << 20;
 
     pub const ACCESS_LOCAL_WRITE: c_uint = 1;

@@ -10,13 +10,18 @@
 #![warn(missing_docs)]
 
 mod attributes;
+mod completion;
 mod device;
+mod domain;
 pub mod errno;
 mod error;
 mod ffi;
+mod gid;
+mod inflight;
 #[doc(hidden)]
 pub mod layout;
 mod library;
+mod pair;
 #[cfg_attr(target_os = "linux", path = "platform/linux.rs")]
 #[cfg_attr(target_os = "macos", path = "platform/macos.rs")]
 mod platform;

@@ -16,7 +16,7 @@ pub(crate) use symbols::Calls;
 pub use symbols::Symbol;
 
 /// Names another library than the machine's own.
-const VARIABLE: &str = "FULMEN_VERBS_LIBRARY";
+pub(crate) const VARIABLE: &str = "FULMEN_VERBS_LIBRARY";
 
 /// The verbs library, opened. It is never closed again: its drivers keep threads and thread-local state.
 pub struct Library {

@@ -21,35 +21,33 @@ const CREATE: libc::Ioctl = (1 << 30 | (size_of::<Create>() as u32) << 16 | (b'u
 /// `UDMABUF_FLAGS_CLOEXEC`.
 const CLOEXEC: u32 = 1;
 
-/// Makes a dma-buf of the whole of a region made by [`Region::alloc`], by `/dev/udmabuf`. Its length is the region's,
-/// rounded up to pages of [`page_size`]. The dma-buf keeps the memory, also when the region is gone.
+/// Makes a dma-buf of the whole of a region made by [`Region::alloc`], by `/dev/udmabuf`. The region is whole pages long.
+/// The dma-buf keeps the memory, also when the region is gone.
 ///
 /// # Errors
 /// [`KindError::NoUdmabuf`] and [`KindError::UdmabufPermission`] where the device is not to be had,
-/// [`KindError::NoMemfd`] for other memory, [`KindError::UdmabufLimit`] for more than the kernel allows, and what the
-/// system refuses.
+/// [`KindError::NoMemfd`] for other memory, [`KindError::NotWholePages`], [`KindError::UdmabufLimit`] for more than the
+/// kernel allows, and what the system refuses.
 pub fn udmabuf(region: &Region) -> Result<OwnedFd, KindError> {
     let memfd = region.fd().ok_or(KindError::NoMemfd)?;
+    let (len, page) = (region.len(), page_size());
+    // Some kernels take a page of which the memfd has a part, later ones do not.
+    if !len.is_multiple_of(page) {
+        return Err(KindError::NotWholePages { len, page });
+    }
     let device = rustix::fs::open("/dev/udmabuf", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
     let device = device.map_err(|cause| match cause {
         Errno::NOENT | Errno::NXIO | Errno::NODEV => KindError::NoUdmabuf,
         Errno::ACCESS | Errno::PERM => KindError::UdmabufPermission { cause },
         cause => refused("open /dev/udmabuf for", region, cause),
     })?;
-    let create = Create {
-        memfd: memfd.as_raw_fd().cast_unsigned(),
-        flags: CLOEXEC,
-        offset: 0,
-        size: region.len().next_multiple_of(page_size()) as u64,
-    };
+    let create = Create { memfd: memfd.as_raw_fd().cast_unsigned(), flags: CLOEXEC, offset: 0, size: len as u64 };
     // SAFETY: both descriptors are open, and the structure is the one that this request reads.
     let made = unsafe { libc::ioctl(device.as_raw_fd(), CREATE, &raw const create) };
     if made < 0 {
         let cause = Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO);
         return Err(match size_limit() {
-            Some(limit) if cause == Errno::INVAL && create.size > limit << 20 => {
-                KindError::UdmabufLimit { len: region.len(), limit }
-            }
+            Some(limit) if cause == Errno::INVAL && create.size > limit << 20 => KindError::UdmabufLimit { len, limit },
             _ => refused("make a dma-buf of", region, cause),
         });
     }
