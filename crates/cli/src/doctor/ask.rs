@@ -1,18 +1,20 @@
 //! Questions that a child process answers, since the answer may be a crash or none.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use fulmen::parts::fabric::FabricOptions;
 use fulmen::parts::reach::Node;
 use fulmen::parts::system::{Library, OpenError};
-use fulmen::parts::verbs::Device;
+use fulmen::parts::verbs::{Device, GidEntry, GidKind, LinkLayer};
 use serde::de::DeserializeOwned;
 
 use super::facts::{
     AddressFacts, DeviceFacts, LibraryFacts, ListedFacts, NeedsFacts, PortFacts, Refusal, capabilities,
 };
 use super::gpu::{GpuFacts, MemoryFacts};
+use super::root::Root;
 use super::{ASK, gpu, network};
 use crate::child::{self, Trouble};
 use crate::devices::try_windows;
@@ -29,7 +31,7 @@ pub enum Question {
     /// A device, opened.
     Device { name: String, peers: u32 },
     /// A port of a device.
-    Port { name: String, number: u8 },
+    Port { name: String, number: u8, root: PathBuf },
     /// The GPUs.
     Gpus,
     /// Which memory that GPUs work on a device registers.
@@ -45,7 +47,7 @@ pub fn answer(question: Question) -> anyhow::Result<ExitCode> {
         Question::Library => child::answer(|| Ok(library().map_err(Refusal::from))),
         Question::List => child::answer(|| Ok(list().map_err(Refusal::from))),
         Question::Device { name, peers } => child::answer(|| Ok(device(&name, peers).map_err(Refusal::from))),
-        Question::Port { name, number } => child::answer(|| Ok(port(&name, number))),
+        Question::Port { name, number, root } => child::answer(|| Ok(port(&name, number, &Root(root)))),
         Question::Gpus => child::answer(|| Ok(gpu::gpus())),
         Question::GpuMemory { name } => child::answer(|| Ok(gpu::register(&name))),
         Question::Address { address } => child::answer(|| Ok(network::look(&address))),
@@ -76,12 +78,34 @@ fn device(name: &str, peers: u32) -> Result<DeviceFacts, OpenError> {
     })
 }
 
-fn port(name: &str, number: u8) -> Result<PortFacts, Refusal> {
+fn port(name: &str, number: u8, root: &Root) -> Result<PortFacts, Refusal> {
     let device = Library::open()?.open_device(name)?;
     let port = device.port(number).map_err(|error| Refusal::of(&error))?;
-    let table = device.gid_table(number).map_err(|error| Refusal::of(&error))?;
+    let mut table = device.gid_table(number).map_err(|error| Refusal::of(&error))?;
+    if port.link_layer == LinkLayer::Ethernet {
+        table
+            .iter_mut()
+            .for_each(|entry| complete(entry, root, &format!("/sys/class/infiniband/{name}/ports/{number}")));
+    }
     let speed = device.port_speed(number).ok().and_then(|speed| speed.gigabits());
     Ok(PortFacts::new(&port, speed, &table))
+}
+
+/// What a device does not tell of an address, the kernel's files do.
+fn complete(entry: &mut GidEntry, root: &Root, port: &str) {
+    if entry.kind == GidKind::Unknown {
+        entry.kind = match root.read(&format!("{port}/gid_attrs/types/{}", entry.index)).as_deref() {
+            Some("RoCE v2") => GidKind::RoceV2,
+            Some("IB/RoCE v1") => GidKind::RoceV1,
+            _ => GidKind::Unknown,
+        };
+    }
+    if entry.interface_up.is_none() {
+        let interface = root.read(&format!("{port}/gid_attrs/ndevs/{}", entry.index));
+        let state = interface.and_then(|interface| root.read(&format!("/sys/class/net/{interface}/operstate")));
+        // Interfaces that are not hardware are "unknown" when they are up.
+        entry.interface_up = state.map(|state| state != "down");
+    }
 }
 
 /// Asks children.
@@ -119,8 +143,8 @@ impl Asker {
     }
 
     /// A port of a device.
-    pub fn port(&self, name: &str, number: u8) -> Told<PortFacts> {
-        self.ask(&["port", "--", name, &number.to_string()])
+    pub fn port(&self, name: &str, number: u8, root: &Root) -> Told<PortFacts> {
+        self.ask(&["port", "--", name, &number.to_string(), &root.0.to_string_lossy()])
     }
 
     /// The GPUs.

@@ -1,7 +1,7 @@
 //! Devices and their ports: state, link, addresses, what stands in their way, and their limits.
 
 use super::ask::Asker;
-use super::facts::{DeviceFacts, GidFacts, ListedFacts, NeedFacts, PortFacts, RefusalKind};
+use super::facts::{DeviceFacts, GidFacts, ListedFacts, NeedFacts, PortFacts};
 use super::library::{MEND, troubled};
 use super::platform::{bridge_of, lock_limit};
 use super::report::{Check, Outcome};
@@ -71,11 +71,7 @@ impl Survey<'_> {
         let facts = match self.asker.device(name, self.peers) {
             Ok(Ok(facts)) => facts,
             Ok(Err(refusal)) => {
-                let check = match refusal.kind {
-                    // Another kind of device, not a broken one.
-                    RefusalKind::Iwarp => Check::warning(DEVICE, refusal.sentence, refusal.fix),
-                    _ => Check::failure(DEVICE, refusal.sentence, refusal.fix),
-                };
+                let check = Check::failure(DEVICE, refusal.sentence, refusal.fix);
                 return Looked { checks: vec![check], usable: false };
             }
             Err(trouble) => {
@@ -105,7 +101,7 @@ impl Survey<'_> {
     /// Whether the port can be used.
     fn port(&self, name: &str, number: u8, checks: &mut Vec<Check>) -> bool {
         let what = format!("port {number} of {name}");
-        let facts = match self.asker.port(name, number) {
+        let facts = match self.asker.port(name, number, self.root) {
             Ok(Ok(facts)) => facts,
             Ok(Err(refusal)) => {
                 checks.push(Check::failure(PORT, format!("{what}: {}", refusal.sentence), refusal.fix));

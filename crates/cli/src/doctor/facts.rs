@@ -22,7 +22,6 @@ pub enum RefusalKind {
     MissingSymbol,
     NoDevices,
     SwitchedOff,
-    Iwarp,
     Other,
 }
 
@@ -34,7 +33,6 @@ impl From<OpenError> for Refusal {
             OpenError::NoDevices { way_out } => (RefusalKind::NoDevices, Some(*way_out)),
             OpenError::SwitchedOff { way_out, .. } => (RefusalKind::SwitchedOff, Some(*way_out)),
             OpenError::MissingSymbol { .. } => (RefusalKind::MissingSymbol, None),
-            OpenError::Iwarp { .. } => (RefusalKind::Iwarp, None),
             _ => (RefusalKind::Other, None),
         };
         // Every message of this enum ends with the way out; where the error does not have it by itself, the message is cut.

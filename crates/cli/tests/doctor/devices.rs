@@ -69,6 +69,14 @@ fn there_is_only_roce_of_version_1() {
 }
 
 #[test]
+fn the_interface_is_down() {
+    let Some(setup) = roce("no_gids=1\ngid=3 ::ffff:192.0.2.1 roce2\n") else { return };
+    let report = setup.file("sys/class/net/eth7/operstate", "down").report();
+    report.ends("failure", 2).alone("gid");
+    report.says("gid", "failure", &["interfaces behind", "down", "192.0.2.1"], &["ip link set", "eth7"]);
+}
+
+#[test]
 fn the_interface_is_in_a_bridge() {
     let Some(setup) = roce("no_gids=1\ngid_table=4\n") else { return };
     let setup = setup.file("sys/class/net/eth7/brport/state", "3").link("sys/class/net/eth7/master", "../br0");

@@ -20,6 +20,8 @@ const NAMES: [&str; 20] = [
     "bridge",
     "limits",
     "memory lock",
+    "gpus",
+    "gpu memory",
     "single copy",
     "huge pages",
     "clock",

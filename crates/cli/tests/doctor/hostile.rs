@@ -7,11 +7,11 @@ fn roce(more: &str) -> Option<Setup> {
 }
 
 #[test]
-fn the_driver_hangs_when_a_port_is_asked() {
+fn the_driver_hangs_in_query_port() {
     // Long enough for a busy machine to answer everything else.
     let Some(setup) = roce("on.query_port=hang\n") else { return };
     let report = setup.arguments(&["--patience", "4"]).report();
-    report.ends("failure", 2).says("port", "failure", &["port 1 of mlx5_0", "within 4 s"], &["dmesg", "restart"]);
+    report.ends("failure", 2).says("device", "failure", &["mlx5_0", "within 4 s"], &["dmesg", "restart"]);
 }
 
 #[test]

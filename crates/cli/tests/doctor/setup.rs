@@ -74,6 +74,10 @@ impl Setup {
             .file(&format!("{adapter}/ports/1/rate"), "100 Gb/sec (2X HDR)")
             .file(&format!("{adapter}/ports/1/gid_attrs/ndevs/0"), "eth7")
             .file(&format!("{adapter}/ports/1/gid_attrs/ndevs/3"), "eth7")
+            .file(&format!("{adapter}/ports/1/gid_attrs/types/0"), "IB/RoCE v1")
+            .file(&format!("{adapter}/ports/1/gid_attrs/types/1"), "RoCE v2")
+            .file(&format!("{adapter}/ports/1/gid_attrs/types/2"), "IB/RoCE v1")
+            .file(&format!("{adapter}/ports/1/gid_attrs/types/3"), "RoCE v2")
             .file("sys/class/net/eth7/operstate", "up")
     }
 
