@@ -176,6 +176,17 @@ pub struct Gid {
     pub raw: [u8; 16],
 }
 
+/// `struct ibv_gid_entry`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct GidEntry {
+    pub gid: Gid,
+    pub gid_index: u32,
+    pub port_num: u32,
+    pub gid_type: u32,
+    pub ndev_ifindex: u32,
+}
+
 /// `struct ibv_global_route`.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -408,6 +419,10 @@ pub mod number {
     pub const WC_RECV: c_uint = 128;
     pub const WC_RECV_RDMA_WITH_IMM: c_uint = 129;
     pub const WC_WITH_IMM: c_uint = 2;
+
+    pub const GID_TYPE_IB: u32 = 0;
+    pub const GID_TYPE_ROCE_V1: u32 = 1;
+    pub const GID_TYPE_ROCE_V2: u32 = 2;
 
     pub const EVENT_CQ_ERR: c_uint = 0;
     pub const EVENT_DEVICE_FATAL: c_uint = 8;

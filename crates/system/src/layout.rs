@@ -46,7 +46,7 @@ pub fn facts() -> Vec<(&'static str, u64)> {
         QP_RQ_PSN QP_MAX_QP_RD_ATOMIC QP_MIN_RNR_TIMER QP_SQ_PSN QP_MAX_DEST_RD_ATOMIC QP_CAP QP_DEST_QPN ACCESS_LOCAL_WRITE
         ACCESS_REMOTE_WRITE ACCESS_REMOTE_READ ACCESS_REMOTE_ATOMIC WR_RDMA_WRITE WR_RDMA_WRITE_WITH_IMM WR_SEND
         WR_SEND_WITH_IMM WR_RDMA_READ WR_ATOMIC_CMP_AND_SWP WR_ATOMIC_FETCH_AND_ADD SEND_SIGNALED SEND_SOLICITED
-        SEND_INLINE WC_SUCCESS WC_RECV WC_RECV_RDMA_WITH_IMM WC_WITH_IMM EVENT_CQ_ERR EVENT_DEVICE_FATAL
+        SEND_INLINE WC_SUCCESS WC_RECV WC_RECV_RDMA_WITH_IMM WC_WITH_IMM GID_TYPE_IB GID_TYPE_ROCE_V1 GID_TYPE_ROCE_V2 EVENT_CQ_ERR EVENT_DEVICE_FATAL
     );
     statuses(&mut facts);
     facts
@@ -85,6 +85,9 @@ fn structures(facts: &mut Vec<(&'static str, u64)>) {
     );
     layout!(facts, whole "ibv_recv_wr" = ffi::RecvWr:
         wr_id next sg_list num_sge
+    );
+    layout!(facts, whole "ibv_gid_entry" = ffi::GidEntry:
+        gid gid_index port_num gid_type ndev_ifindex
     );
     layout!(facts, whole "ibv_global_route" = ffi::GlobalRoute:
         dgid flow_label sgid_index hop_limit traffic_class

@@ -16,7 +16,7 @@ pub(crate) use symbols::Calls;
 pub use symbols::Symbol;
 
 /// Names another library than the machine's own.
-pub(crate) const VARIABLE: &str = "FULMEN_VERBS_LIBRARY";
+const VARIABLE: &str = "FULMEN_VERBS_LIBRARY";
 
 /// The verbs library, opened. It is never closed again: its drivers keep threads and thread-local state.
 pub struct Library {
@@ -105,6 +105,11 @@ impl Library {
         device::open(self, *device, found)
     }
 
+    /// Whether it is not the machine's own: another has devices of which the system's files say nothing.
+    pub(crate) fn is_another(&self) -> bool {
+        self.path != Path::new(platform::LIBRARY)
+    }
+
     /// The library's own list, which has to be freed after the last device of it was opened.
     fn list(&self) -> Result<DeviceList<'_>, OpenError> {
         let mut count = 0;
@@ -113,7 +118,7 @@ impl Library {
         let first = unsafe { (self.calls.get_device_list)(&mut count) };
         let Some(first) = NonNull::new(first) else {
             let errno = last_errno();
-            return Err(match platform::switched_off(errno) {
+            return Err(match platform::switched_off(errno, self.is_another()) {
                 Some((cause, way_out)) => OpenError::SwitchedOff { cause, way_out },
                 None => self.failed("ibv_get_device_list", errno),
             });
@@ -122,7 +127,7 @@ impl Library {
         if list.count > 0 {
             return Ok(list);
         }
-        Err(match platform::switched_off(0) {
+        Err(match platform::switched_off(0, self.is_another()) {
             Some((cause, way_out)) => OpenError::SwitchedOff { cause, way_out },
             None => OpenError::NoDevices { way_out: platform::NO_DEVICES },
         })

@@ -178,6 +178,8 @@ fn in_c(rust: &str) -> String {
         "u32" => "uint32_t",
         "u64" => "uint64_t",
         "usize" => "size_t",
+        "isize" => "ssize_t",
+        "GidEntry" => "struct ibv_gid_entry",
         "Gid" => "union ibv_gid",
         // The exported call writes the structure as it was at first, and gives that another name.
         "PortAttr" => "struct _compat_ibv_port_attr",

@@ -30,7 +30,7 @@ pub(crate) fn open(
     // SAFETY: the device is in a list that is still there.
     let context = unsafe { (library.calls.open_device)(device.as_ptr()) };
     let Some(context) = NonNull::new(context) else {
-        return Err(refused(&found.name, last_errno()));
+        return Err(refused(library, &found.name, last_errno()));
     };
     let bare = Bare { library, context, name: &found.name };
     let asked = ask(&bare, found.transport);
@@ -63,14 +63,14 @@ pub(crate) fn open(
     Ok(Arc::new(SystemDevice { core: Arc::new(core) }))
 }
 
-fn refused(name: &str, errno: i32) -> OpenError {
+fn refused(library: &Library, name: &str, errno: i32) -> OpenError {
     const EPERM: i32 = 1;
     const EACCES: i32 = 13;
     let call = "ibv_open_device";
     if let EPERM | EACCES = errno {
         return OpenError::Permission { device: name.to_owned(), path: platform::device_file(name) };
     }
-    if let Some((cause, way_out)) = platform::no_device_files() {
+    if let Some((cause, way_out)) = platform::no_device_files(library.is_another()) {
         return OpenError::SwitchedOff { cause, way_out };
     }
     OpenError::Call { device: name.to_owned(), call, errno, cause: errno::explain(call, errno) }

@@ -7,7 +7,7 @@ use libloading::os::unix::Library as Loaded;
 
 use crate::OpenError;
 use crate::ffi::{
-    AsyncEvent, CompChannel, Context, Cq, Device, DeviceAttr, Gid, Mr, Pd, PortAttr, Qp, QpAttr, QpInitAttr,
+    AsyncEvent, CompChannel, Context, Cq, Device, DeviceAttr, Gid, GidEntry, Mr, Pd, PortAttr, Qp, QpAttr, QpInitAttr,
 };
 
 /// An entry point of a verbs library.
@@ -88,14 +88,15 @@ calls! {
         ack_async_event "ibv_ack_async_event": fn(*mut AsyncEvent), "hear of overflows and of devices that are gone";
         reg_dmabuf_mr "ibv_reg_dmabuf_mr": fn(*mut Pd, u64, usize, u64, c_int, c_int) -> *mut Mr,
             "register memory of GPUs by dma-buf";
+        query_gid_table "_ibv_query_gid_table": fn(*mut Context, *mut GidEntry, usize, u32, usize) -> isize,
+            "whole tables of addresses (ibv_query_gid_table)";
     }
 }
 
 /// What is looked for and not called.
-const KNOWN: [(&str, &str); 14] = [
+const KNOWN: [(&str, &str); 13] = [
     ("ibv_reg_mr_iova2", "registrations with relaxed rights and own addresses"),
     ("_ibv_query_gid_ex", "addresses with their kinds (ibv_query_gid_ex)"),
-    ("_ibv_query_gid_table", "whole tables of addresses (ibv_query_gid_table)"),
     ("ibv_qp_to_qp_ex", "extended work requests (ibv_wr_*)"),
     ("ibv_query_qp_data_in_order", "order of bytes within a message"),
     ("ibv_import_device", "share a device between processes"),

@@ -14,21 +14,16 @@ pub(crate) const NO_DEVICES: &str =
 const SWITCH_ON: &str = "load the drivers (`modprobe ib_uverbs` and the device's own)";
 
 /// Whether RDMA is off, judged from what listing the devices left behind (`errno`, 0 for an empty list) and from the
-/// system: what says so, and the way out.
-pub(crate) fn switched_off(errno: i32) -> Option<(String, &'static str)> {
+/// system, unless another library than the machine's own was asked: what says so, and the way out.
+pub(crate) fn switched_off(errno: i32, another: bool) -> Option<(String, &'static str)> {
     const ENOSYS: i32 = 38;
     if errno == ENOSYS {
         return Some(("the kernel has no verbs: the module ib_uverbs is not loaded".to_owned(), SWITCH_ON));
     }
-    if errno == 0 && !other_library() && !is_loaded() {
+    if errno == 0 && !another && !is_loaded() {
         return Some(("neither /sys/class/infiniband_verbs nor /dev/infiniband is there".to_owned(), SWITCH_ON));
     }
     None
-}
-
-/// Another library has devices of its own.
-fn other_library() -> bool {
-    std::env::var_os(crate::library::VARIABLE).is_some_and(|path| !path.is_empty())
 }
 
 fn is_loaded() -> bool {
@@ -44,6 +39,8 @@ pub(crate) fn set_errno_zero() {
 pub(crate) const HAS_EVENTS: bool = true;
 /// Whether the call that registers dma-bufs can be trusted.
 pub(crate) const HAS_DMA_BUFS: bool = true;
+/// Whether the call that gives all addresses can be trusted.
+pub(crate) const HAS_GID_TABLES: bool = true;
 
 /// The file that opening this device opens.
 pub(crate) fn device_file(device: &str) -> PathBuf {
@@ -57,9 +54,9 @@ pub(crate) fn device_file(device: &str) -> PathBuf {
     }
 }
 
-/// Why a device that is listed has no file: what says so, and the way out.
-pub(crate) fn no_device_files() -> Option<(String, &'static str)> {
-    if other_library() || Path::new("/dev/infiniband").exists() {
+/// Why a device that the machine's own library lists has no file: what says so, and the way out.
+pub(crate) fn no_device_files(another: bool) -> Option<(String, &'static str)> {
+    if another || Path::new("/dev/infiniband").exists() {
         return None;
     }
     let way_out = "load the module ib_uverbs, or hand /dev/infiniband to this container";

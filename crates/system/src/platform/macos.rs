@@ -13,10 +13,11 @@ pub(crate) const NO_DEVICES: &str =
 
 const SWITCH_ON: &str = "start in Recovery, run `rdma_ctl enable` in its Terminal, and restart";
 
-/// Whether RDMA is off, judged from what listing the devices left behind (`errno`, 0 for an empty list): what says so,
-/// and the way out.
-pub(crate) fn switched_off(errno: i32) -> Option<(String, &'static str)> {
+/// Whether RDMA is off, judged from what listing the devices left behind (`errno`, 0 for an empty list), unless another
+/// library than the machine's own was asked: what says so, and the way out.
+pub(crate) fn switched_off(errno: i32, another: bool) -> Option<(String, &'static str)> {
     let text = match errno {
+        0 if another => return None,
         0 => "the library lists no device",
         _ => "the library cannot list devices",
     };
@@ -32,6 +33,8 @@ pub(crate) fn set_errno_zero() {
 pub(crate) const HAS_EVENTS: bool = false;
 /// Whether the call that registers dma-bufs can be trusted: it is there, and no header declares it.
 pub(crate) const HAS_DMA_BUFS: bool = false;
+/// Whether the call that gives all addresses can be trusted: nobody has tried.
+pub(crate) const HAS_GID_TABLES: bool = false;
 
 /// What opening a device opens has no name here.
 pub(crate) fn device_file(device: &str) -> PathBuf {
@@ -39,7 +42,7 @@ pub(crate) fn device_file(device: &str) -> PathBuf {
 }
 
 /// Devices have no files here.
-pub(crate) fn no_device_files() -> Option<(String, &'static str)> {
+pub(crate) fn no_device_files(_another: bool) -> Option<(String, &'static str)> {
     None
 }
 

@@ -193,7 +193,7 @@ static void parse_gid(struct port *port, char *text)
 static void parse_rule(struct device *device, const char *name, char *text)
 {
 	static const struct word actions[] = { { "fail", ACT_FAIL }, { "hang", ACT_HANG }, { "crash", ACT_CRASH },
-		{ "abort", ACT_ABORT }, { "sleep", ACT_SLEEP }, { 0 } };
+		{ "abort", ACT_ABORT }, { "sleep", ACT_SLEEP }, { "gone", ACT_GONE }, { 0 } };
 	struct rule rule = { .call = CALLS, .times = -1, .live = -1, .state = -1, .access_is = -1 };
 	char *rest, *word;
 	long action;

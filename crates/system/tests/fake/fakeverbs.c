@@ -46,6 +46,7 @@
  *                                       sign: `fail -12` is a post that returns -12.
  *   on.CALL=hang | crash | abort        never returns; SIGSEGV; SIGABRT
  *   on.CALL=sleep MS                    goes on after a while
+ *   on.CALL=gone                        fails with 5, and all contexts of the device get IBV_EVENT_DEVICE_FATAL
  *   Conditions, all of which must hold:
  *     after N      only after N calls to which all else applies
  *     times N      N times, then never again
@@ -73,6 +74,7 @@
 #include <endian.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -84,9 +86,47 @@ struct device *device_of(struct ibv_context *context)
 	return (struct device *)context->device;
 }
 
+struct context *contexts;
+
 struct context *whole(struct ibv_context *context)
 {
 	return (struct context *)(void *)((char *)context - offsetof(struct context, extended.context));
+}
+
+static bool readable(int fd)
+{
+	struct pollfd look = { .fd = fd, .events = POLLIN };
+	return poll(&look, 1, 0) == 1;
+}
+
+/* Reads an event from a pipe as its descriptor says: it waits, or there is none. Returns with the lock held if true. */
+bool take_event(int reader, void *event, size_t size)
+{
+	for (;;) {
+		struct pollfd look = { .fd = reader, .events = POLLIN };
+		if (!(fcntl(reader, F_GETFL) & O_NONBLOCK))
+			poll(&look, 1, -1);
+		pthread_mutex_lock(&lock);
+		if (readable(reader) && read(reader, event, size) == (ssize_t)size)
+			return true;
+		pthread_mutex_unlock(&lock);
+		if (fcntl(reader, F_GETFL) & O_NONBLOCK) {
+			errno = EAGAIN;
+			return false;
+		}
+	}
+}
+
+/* Takes what begins with the address of what is destroyed out of a pipe of events. The lock is held. */
+void forget_events(int reader, int writer, size_t size, const void *about)
+{
+	char events[1 << 15], *end = events;
+	while (readable(reader) && end + size <= events + sizeof(events) && read(reader, end, size) == (ssize_t)size)
+		if (memcmp(end, &about, sizeof(about)))
+			end += size;
+	for (char *event = events; event < end; event += size)
+		if (write(writer, event, size) != (ssize_t)size)
+			abort();
 }
 
 /* A rule lets a call fail that returns a pointer: errno is set. */
@@ -217,6 +257,10 @@ EXPORT(IBV_OPEN_DEVICE) struct ibv_context *ibv_open_device(struct ibv_device *b
 	context->num_comp_vectors = 1;
 	pthread_mutex_init(&context->mutex, NULL);
 	context->abi_compat = __VERBS_ABI_IS_EXTENDED;
+	pthread_mutex_lock(&lock);
+	all->next = contexts;
+	contexts = all;
+	pthread_mutex_unlock(&lock);
 	note(device, "open_device");
 	return context;
 }
@@ -228,6 +272,13 @@ EXPORT(IBV_CLOSE_DEVICE) int ibv_close_device(struct ibv_context *context)
 	if (fault(device, CALL_CLOSE_DEVICE, NULL, &value))
 		return (int)value;
 	struct context *all = whole(context);
+	pthread_mutex_lock(&lock);
+	for (struct context **at = &contexts; *at; at = &(*at)->next)
+		if (*at == all) {
+			*at = all->next;
+			break;
+		}
+	pthread_mutex_unlock(&lock);
 	close(context->cmd_fd);
 	close(context->async_fd);
 	close(all->writer);
@@ -238,12 +289,23 @@ EXPORT(IBV_CLOSE_DEVICE) int ibv_close_device(struct ibv_context *context)
 
 EXPORT(IBV_GET_ASYNC_EVENT) int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *event)
 {
-	return read(context->async_fd, event, sizeof(*event)) == sizeof(*event) ? 0 : -1;
+	if (!take_event(context->async_fd, event, sizeof(*event)))
+		return -1;
+	if (event->event_type == IBV_EVENT_CQ_ERR)
+		((struct cq *)event->element.cq)->failed++;
+	pthread_mutex_unlock(&lock);
+	return 0;
 }
 
 EXPORT(IBV_ACK_ASYNC_EVENT) void ibv_ack_async_event(struct ibv_async_event *event)
 {
-	(void)event;
+	if (event->event_type != IBV_EVENT_CQ_ERR)
+		return;
+	struct ibv_cq *cq = event->element.cq;
+	pthread_mutex_lock(&cq->mutex);
+	cq->async_events_completed++;
+	pthread_cond_signal(&cq->cond);
+	pthread_mutex_unlock(&cq->mutex);
 }
 
 EXPORT(IBV_QUERY_DEVICE) int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *attr)

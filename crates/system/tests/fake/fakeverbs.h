@@ -26,7 +26,7 @@ enum call {
 /* What is made and given back; devices have limits on how many of each live. */
 enum kind { KIND_PD, KIND_MR, KIND_CQ, KIND_QP, KIND_CHANNEL, KINDS };
 
-enum action { ACT_FAIL, ACT_HANG, ACT_CRASH, ACT_ABORT, ACT_SLEEP };
+enum action { ACT_FAIL, ACT_HANG, ACT_CRASH, ACT_ABORT, ACT_SLEEP, ACT_GONE };
 
 /* What a call is about, for the conditions of rules. */
 struct about {
@@ -108,6 +108,8 @@ void note(const struct device *device, const char *format, ...) __attribute__((f
 /* fakeverbs.c */
 struct device *device_of(struct ibv_context *context);
 struct context *whole(struct ibv_context *context);
+bool take_event(int reader, void *event, size_t size);
+void forget_events(int reader, int writer, size_t size, const void *about);
 bool null_fault(struct device *device, enum call call, struct about about);
 struct about plain(enum kind kind);
 const struct gid *gid_at(const struct port *port, int index);
@@ -118,13 +120,18 @@ struct cq {
 	struct ibv_wc *ring;
 	int head, filled;
 	bool overrun, armed, solicited;
+	/* Events that were handed out: destroying waits until they were acknowledged. */
+	unsigned int told, failed;
 };
 
 /* A context has a pipe through which its asynchronous events go. */
 struct context {
 	int writer;
+	struct context *next;
 	struct verbs_context extended;
 };
+
+extern struct context *contexts;
 
 /* A channel is a pipe through which the addresses of queues go. */
 struct channel {

@@ -1,6 +1,7 @@
 /* Rules that let calls fail, hang or crash, and the log of calls. */
 #include "fakeverbs.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -45,6 +46,17 @@ bool fault(struct device *device, enum call call, const struct about *about, lon
 	note(device, "%s rule", call_names[call]);
 	struct timespec pause_for = { .tv_sec = copy.value / 1000, .tv_nsec = copy.value % 1000 * 1000000 };
 	switch (copy.action) {
+	case ACT_GONE:
+		pthread_mutex_lock(&lock);
+		for (struct context *context = contexts; context; context = context->next) {
+			struct ibv_async_event event = { .event_type = IBV_EVENT_DEVICE_FATAL };
+			if (context->extended.context.device == &device->base &&
+			    write(context->writer, &event, sizeof(event)) != sizeof(event))
+				abort();
+		}
+		pthread_mutex_unlock(&lock);
+		*value = EIO;
+		return true;
 	case ACT_FAIL:
 		*value = copy.value;
 		return true;

@@ -234,10 +234,20 @@ EXPORT(IBV_DESTROY_CQ) int ibv_destroy_cq(struct ibv_cq *base)
 	pthread_mutex_lock(&lock);
 	for (struct qp *qp = qps; qp; qp = qp->next)
 		used |= qp->base.send_cq == base || qp->base.recv_cq == base;
+	if (!used) {
+		forget_events(base->context->async_fd, whole(base->context)->writer, sizeof(struct ibv_async_event), base);
+		if (base->channel)
+			forget_events(base->channel->fd, ((struct channel *)base->channel)->writer, sizeof(base), base);
+	}
 	pthread_mutex_unlock(&lock);
 	note(device, "destroy_cq%s", used ? " while in use" : "");
 	if (used)
 		return EBUSY;
+	/* What was handed out may still be looked at. */
+	pthread_mutex_lock(&base->mutex);
+	while (base->comp_events_completed != cq->told || base->async_events_completed != cq->failed)
+		pthread_cond_wait(&base->cond, &base->mutex);
+	pthread_mutex_unlock(&base->mutex);
 	if (base->channel)
 		__atomic_sub_fetch(&base->channel->refcnt, 1, __ATOMIC_SEQ_CST);
 	dismiss(device, KIND_CQ);
@@ -249,9 +259,11 @@ EXPORT(IBV_DESTROY_CQ) int ibv_destroy_cq(struct ibv_cq *base)
 EXPORT(IBV_GET_CQ_EVENT) int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, void **cq_context)
 {
 	if (null_fault(device_of(channel->context), CALL_GET_CQ_EVENT, plain(KIND_CQ)) ||
-	    read(channel->fd, cq, sizeof(*cq)) != sizeof(*cq))
+	    !take_event(channel->fd, cq, sizeof(*cq)))
 		return -1;
+	((struct cq *)*cq)->told++;
 	*cq_context = (*cq)->cq_context;
+	pthread_mutex_unlock(&lock);
 	return 0;
 }
 
@@ -259,6 +271,7 @@ EXPORT(IBV_ACK_CQ_EVENTS) void ibv_ack_cq_events(struct ibv_cq *cq, unsigned int
 {
 	pthread_mutex_lock(&cq->mutex);
 	cq->comp_events_completed += events;
+	pthread_cond_signal(&cq->cond);
 	pthread_mutex_unlock(&cq->mutex);
 }
 
