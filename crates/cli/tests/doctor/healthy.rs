@@ -43,7 +43,7 @@ fn a_machine_that_is_well_has_nothing_to_mend() {
         .says("device", "ok", &["mlx5_0", "16.35.1", "RC", "UC"], &[])
         .says("port", "ok", &["port 1 of mlx5_0", "active"], &[])
         .says("link", "ok", &["Ethernet", "Gb/s", "MTU 1024"], &[])
-        .says("gid", "ok", &["[3]", "192.0.2.1", "RoCE v2", "first that holds an IPv4 address"], &[])
+        .says("gid", "ok", &["192.0.2.1", "RoCE v2", "first that holds an IPv4 address"], &[])
         .says("bridge", "ok", &["eth7"], &[])
         .says("limits", "ok", &["1 peer", "2 of 1024 queue pairs"], &[]);
     for name in NAMES {
