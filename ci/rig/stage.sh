@@ -5,8 +5,8 @@ stage() {
     local dir=$1 crate kind name path
     mkdir -p "$dir/tests" "$dir/examples"
     # Optimized, since each instruction of the guest is emulated.
-    cargo test --release --no-run --message-format=json-render-diagnostics -p fulmen-system -p fulmen-fabric -p fulmen-cluster -p fulmen -p fulmen-cli \
-        --bin fulmen --test conformance --test processes --test recovery --test sync --example '*' >"$rig/build.json"
+    cargo test --release --no-run --message-format=json-render-diagnostics -p fulmen-system -p fulmen-fabric -p fulmen-cluster -p fulmen -p fulmen-cli -p fulmen-memory \
+        --bin fulmen --test kinds --test conformance --test processes --test recovery --test sync --example '*' >"$rig/build.json"
     sed -n 's|.*"package_id":"[^"]*/crates/\([a-z]*\)#[^"]*".*"kind":\["\([a-z]*\)"\].*"name":"\([^"]*\)".*"executable":"\([^"]*\)".*|\1 \2 \3 \4|p' "$rig/build.json" |
         while read -r crate kind name path; do
             case $kind in
@@ -16,7 +16,7 @@ stage() {
             bin) case $path in */deps/*) ;; *) slim "$path" "$dir/$name" ;; esac ;;
             esac
         done
-    for path in fulmen tests/{system-conformance,fabric-conformance,cluster-sync,fulmen-processes,fulmen-recovery} examples/all_reduce; do
+    for path in fulmen tests/{memory-kinds,system-conformance,fabric-conformance,cluster-sync,fulmen-processes,fulmen-recovery} examples/all_reduce; do
         [ -x "$dir/$path" ] || {
             echo "rig: cargo built no $path" >&2
             return 1

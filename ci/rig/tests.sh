@@ -20,6 +20,10 @@ check() {
     fi
 }
 
+# Reserved while memory is still in one piece, and given back afterwards.
+echo 32 >/proc/sys/vm/nr_hugepages
+check "memory: kinds" 120 tests/memory-kinds --nocapture
+echo 0 >/proc/sys/vm/nr_hugepages
 check "system: conformance" 150 tests/system-conformance --nocapture
 check "fabric: conformance over RC" 150 tests/fabric-conformance --nocapture --test-threads=2 machine::rc
 check "fabric: conformance over UC" 150 tests/fabric-conformance --nocapture --test-threads=2 machine::uc

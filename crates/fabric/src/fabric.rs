@@ -6,11 +6,10 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use fulmen_memory::{Block, ChunkRule, Exposed, Pool, Region, RegionError};
-use fulmen_reach::{Node, ReachError};
-use fulmen_verbs::Device;
+use fulmen_reach::ReachError;
 
 use crate::bootstrap::{LostRank, Session, SessionError};
-use crate::driver::device::{self, Rail, Rails, Registered};
+use crate::driver::device::{self, Given, Rail, RailInfo, Rails, Registered};
 use crate::driver::{Parker, reach};
 use crate::engine::{Config, Exports, Link, Place};
 use crate::error::LinkKind;
@@ -22,26 +21,10 @@ use crate::onesided::{Direct, OneSided};
 use crate::progress::Progress;
 use crate::recorder::Owner;
 use crate::regroup::Retirement;
-use crate::{DeviceError, FabricError, FabricOptions, Flow, Loss, On, OpName, PollPolicy, Recorder, clock};
+use crate::{DeviceError, FabricError, FabricOptions, Flow, Loss, On, OpName, PollPolicy, Providers, Recorder, clock};
 
 /// How long a rank that leaves waits for its last frames to go out.
 const GOODBYE: Duration = Duration::from_secs(2);
-
-/// What the links of a fabric can run over.
-#[derive(Clone, Default)]
-pub struct Providers {
-    /// This process, as others of the host find it: for windows.
-    pub node: Option<Node>,
-    /// Devices, opened.
-    pub devices: Vec<Arc<dyn Device>>,
-    /// Which of the devices lead to which rank, where cables decide that. Else all links run over the first device that can be used.
-    pub cables: Option<Cables>,
-}
-
-/// Which of this rank's devices lead to which other rank, where each cable joins two hosts (Thunderbolt): names of devices by
-/// rank of the launch, in order of preference. This rank's own entry is empty.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cables(pub Vec<Vec<String>>);
 
 /// Why a fabric did not start.
 #[derive(Debug, thiserror::Error)]
@@ -138,6 +121,8 @@ pub(crate) struct Inner {
     pub(crate) onesided: Arc<OneSided>,
     /// The other ranks' memory, where ranks map it.
     pub(crate) neighbours: Option<Arc<Neighbours>>,
+    /// By rank, where links run over devices.
+    rails: Vec<Option<RailInfo>>,
     pub(crate) rank: u32,
     pub(crate) size: u32,
     pub(crate) poll: PollPolicy,
@@ -156,7 +141,8 @@ impl Fabric {
     /// Connects the ranks of a session. Collective: every rank calls it, with options that agree.
     ///
     /// Where options ask for windows and there is a node, ranks map one another's memory, which needs them on one host.
-    /// Else links run over the first device that can be used, and its limits are checked first.
+    /// Else links run over the first device that can be used, or over those that the [cables](crate::Cables) name; their limits
+    /// are checked first. A port that is not ready yet is waited for ([`FabricOptions::port_wait`]).
     /// Returns within the options' timeout, and up to 10 s more for the coordinator's verdict.
     ///
     /// # Errors
@@ -184,7 +170,7 @@ impl Fabric {
     }
 
     pub(crate) fn new(session: Session, started: Started, providers: Providers, options: FabricOptions) -> Fabric {
-        let Started { lanes, onesided, neighbours, pool } = started;
+        let Started { lanes, onesided, neighbours, pool, rails } = started;
         let (rank, size) = (session.rank(), session.size());
         let poll = options.poll.unwrap_or_else(|| PollPolicy::for_ranks(size));
         let (progress, groups) = (Progress::new(lanes.clone()), AtomicU64::new(0));
@@ -200,6 +186,7 @@ impl Fabric {
             lanes,
             onesided,
             neighbours,
+            rails,
             rank,
             size,
             poll,
@@ -226,7 +213,7 @@ impl Fabric {
         let (rank, size) = (session.rank(), session.size());
         let deadline = clock::after(options.timeout);
         let left = || clock::until(deadline);
-        let Providers { node, mut devices, .. } = providers.clone();
+        let Providers { node, mut devices, cables } = providers.clone();
         let node = node.filter(|_| options.windows);
         if node.is_some() || size == 1 {
             devices.clear();
@@ -273,7 +260,10 @@ impl Fabric {
             })
             .transpose();
         let rails = (!devices.is_empty())
-            .then(|| device::connect(session, &devices, &pool, options, bell.clone(), left))
+            .then(|| {
+                let given = Given { devices: &devices, cables: cables.as_ref() };
+                device::connect(session, &given, &pool, options, bell.clone(), left)
+            })
             .transpose();
         // All hear whether all succeeded, so that nobody waits for a rank that gave up.
         let problem = neighbours.as_ref().err().or(rails.as_ref().err());
@@ -290,8 +280,10 @@ impl Fabric {
         watch(session, &life);
         let rule = rails.as_ref().map_or(ChunkRule::NONE, |rails| rails.rule);
         let exports = Exports::new();
-        let direct = direct(neighbours.clone(), rails.as_ref().map(|rails| rails.registered.clone()));
+        let direct =
+            direct(neighbours.clone(), rails.as_ref().map(|rails| rails.registered.clone()).unwrap_or_default());
         let mut registrar = None;
+        let mut infos = vec![None; size as usize];
         let (lanes, parker): (_, Arc<dyn Parker>) = match (&neighbours, rails) {
             (Some(neighbours), _) => {
                 (reach_lanes(rank, &control_memory, neighbours, options, &exports)?, Arc::new(bell))
@@ -299,7 +291,12 @@ impl Fabric {
             (None, Some(Rails { hub, rails, registrar: given, .. })) => {
                 // Bytes that a peer's device reads or writes are not verified by anybody.
                 registrar = (!options.verify_data).then_some(given);
-                (rails.into_iter().map(|rail| device_lane(rail, &exports)).collect(), hub)
+                let lane = |(rail, info): (Option<_>, &mut Option<RailInfo>)| {
+                    let (config, rail, said) = rail?;
+                    *info = Some(said);
+                    Some(device_lane(config, rail, &exports))
+                };
+                (rails.into_iter().zip(&mut infos).map(lane).collect(), hub)
             }
             (None, None) => ((0..size).map(|_| None).collect(), Arc::new(bell)),
         };
@@ -316,7 +313,7 @@ impl Fabric {
             Some(pool) => pool.clone(),
             None => Pool::with_rule(&pool, rule).map_err(memory("the pool"))?,
         };
-        Ok(Started { lanes, onesided, neighbours, pool })
+        Ok(Started { lanes, onesided, neighbours, pool, rails: infos })
     }
 
     /// This rank, from 0.
@@ -353,6 +350,12 @@ impl Fabric {
     #[must_use]
     pub fn link_kind(&self) -> LinkKind {
         self.inner.link_kind()
+    }
+
+    /// What the link with a rank runs over: both ends and the transport service. None where it runs over no devices.
+    #[must_use]
+    pub fn rail(&self, rank: u32) -> Option<&RailInfo> {
+        self.inner.rails.get(rank as usize)?.as_ref()
     }
 
     /// What this rank did last.
@@ -459,6 +462,7 @@ pub(crate) struct Started {
     onesided: Arc<OneSided>,
     neighbours: Option<Arc<Neighbours>>,
     pub(crate) pool: Pool,
+    rails: Vec<Option<RailInfo>>,
 }
 
 impl Drop for Inner {
@@ -559,19 +563,21 @@ fn areas(
 }
 
 /// Where the links' large moves reach memory of this rank.
-fn direct(neighbours: Option<Arc<Neighbours>>, registered: Option<Arc<Registered>>) -> Direct {
-    Box::new(move |memory| match (&neighbours, &registered) {
-        (Some(neighbours), _) => {
+fn direct(neighbours: Option<Arc<Neighbours>>, registered: Vec<Arc<Registered>>) -> Direct {
+    Box::new(move |memory| match &neighbours {
+        Some(neighbours) => {
             neighbours.reference(memory).map(|at| Place { key: at.key, offset: at.offset, checksum: 0 })
         }
-        (None, Some(registered)) => registered.key(memory).map(|_| Place::default()),
-        (None, None) => None,
+        // Whichever device leads to the peer.
+        None => {
+            let reached = !registered.is_empty() && registered.iter().all(|pool| pool.key(memory).is_some());
+            reached.then(Place::default)
+        }
     })
 }
 
-fn device_lane(rail: Option<(Config, Rail)>, exports: &Exports) -> Option<Lane> {
-    let (config, rail) = rail?;
-    Some(Lane::new(Link::with_exports(config, exports.clone()), Box::new(rail)))
+fn device_lane(config: Config, rail: Rail, exports: &Exports) -> Lane {
+    Lane::new(Link::with_exports(config, exports.clone()), Box::new(rail))
 }
 
 fn check(options: &FabricOptions) -> Result<(), StartError> {

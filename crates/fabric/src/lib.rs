@@ -28,6 +28,7 @@ mod messages;
 mod onesided;
 mod options;
 mod progress;
+mod providers;
 pub mod recorder;
 mod regroup;
 #[cfg(test)]
@@ -38,16 +39,17 @@ mod window;
 pub use bootstrap::{
     Coordinator, JoinConfig, JoinError, LossCause, LostRank, Regroup, RegroupError, Secret, Session, SessionError,
 };
-pub use driver::device::{DeviceError, Need, Needs, needs};
+pub use driver::device::{DeviceError, Need, Needs, RailEnd, RailInfo, needs};
 pub use engine::{LABEL as TAG_LABEL, Rights};
 pub use error::{FabricError, LinkKind, Loss, OpName};
-pub use fabric::{Cables, Fabric, Providers, StartError};
+pub use fabric::{Fabric, StartError};
 pub use launch::{Launch, LaunchError};
 pub use liveness::On;
 pub use map::RegionRef;
 pub use messages::Operation;
 pub use onesided::{Batch, InvalidKey, Remote, RemoteKey, Shared};
 pub use options::{DEFAULT_POOL, DEFAULT_SILENCE, DEFAULT_TIMEOUT, FabricOptions, Flow, OptionsError, PollPolicy};
+pub use providers::{Cables, Providers};
 pub use recorder::{Action, Recorder, Running, What};
 pub use regroup::RecoveryError;
 pub use window::Window;

@@ -37,6 +37,9 @@ pub struct FabricOptions {
     /// How long a rank may acknowledge nothing, over a device that promises nothing, before the link to it is broken: 10 s,
     /// or `FULMEN_SILENCE` in seconds, as long as the coordinator waits for it. A process that is stopped for longer is lost.
     pub silence: Duration,
+    /// How long a device's port that is not active yet, or has no address yet, is waited for when a fabric starts: 10 s, and no
+    /// longer than half of `timeout`.
+    pub port_wait: Duration,
     /// How a thread waits; `None` chooses by the number of ranks and of processors.
     pub poll: Option<PollPolicy>,
     /// Whether the last operations are recorded ([`recorder`](crate::recorder)): yes, unless `FULMEN_RECORD` is 0.
@@ -101,6 +104,7 @@ impl Default for FabricOptions {
             farewell: Duration::from_secs(2),
             verify_data: false,
             silence: DEFAULT_SILENCE,
+            port_wait: Duration::from_secs(10),
             poll: None,
             record: true,
             trace_dir: None,

@@ -5,7 +5,7 @@ mod machine;
 use std::sync::Arc;
 
 use fulmen_fabric::conformance::{Bench, Verdict, names, run, run_some};
-use fulmen_fabric::{FabricOptions, Providers};
+use fulmen_fabric::{Cables, FabricOptions, Providers};
 use fulmen_reach::Node;
 use fulmen_soft::{Profile, SoftDevice};
 use fulmen_verbs::{Device, FaultPlan, Faulty, Odds};
@@ -53,6 +53,31 @@ impl Bench for Soft {
     }
 }
 
+/// The software device, with one for each other rank, as hosts have them that cables join two by two.
+struct Cabled(Profile);
+
+impl Bench for Cabled {
+    fn name(&self) -> String {
+        format!("cables {}", self.0)
+    }
+
+    fn providers(&self, _rank: u32) -> Result<Providers, String> {
+        let node = node()?;
+        let open = |_| SoftDevice::open(&node, self.0).map_err(|error| error.to_string());
+        let devices = (0..self.most_ranks()).map(open).collect::<Result<Vec<_>, _>>()?;
+        let cables = devices.iter().map(|device| vec![device.info().name.clone()]).collect();
+        Ok(Providers { node: None, devices, cables: Some(Cables(cables)) })
+    }
+
+    fn options(&self, options: FabricOptions) -> FabricOptions {
+        FabricOptions { windows: false, ..options }
+    }
+
+    fn most_ranks(&self) -> u32 {
+        5
+    }
+}
+
 /// The same over a device that goes wrong now and then.
 struct Broken {
     profile: Profile,
@@ -89,6 +114,20 @@ fn soft_infiniband() {
 #[test]
 fn soft_thunderbolt() {
     run(&Soft(Profile::Thunderbolt)).assert_passed();
+}
+
+/// What is different from one device: those of its operations that name memory, and the end of generations.
+#[test]
+fn cables_infiniband() {
+    let full = std::env::var_os("FULMEN_TEST_TIER").is_some_and(|tier| tier == "full");
+    let wanted = |case: &str| full || ["one-sided", "keys", "regroup"].iter().any(|theme| case.starts_with(theme));
+    let bench = Cabled(Profile::Infiniband);
+    run_some(&bench, &wanted, &mut |case, verdict| println!("{}: {case}: {verdict:?}", bench.name())).assert_passed();
+}
+
+#[test]
+fn cables_thunderbolt() {
+    run(&Cabled(Profile::Thunderbolt)).assert_passed();
 }
 
 /// Completions that come late. A reliable device that fails in any other way breaks its links, as it should.

@@ -17,6 +17,14 @@ impl ChunkRule {
     /// A device that registers a region of any size in one piece.
     pub const NONE: ChunkRule = ChunkRule { boundary: None, max_len: None };
 
+    /// The rule whose pieces both devices register.
+    #[must_use]
+    pub fn and(self, other: ChunkRule) -> ChunkRule {
+        // Of two powers of two the smaller divides the other.
+        let least = |one: Option<u64>, other| one.into_iter().chain(other).min();
+        ChunkRule { boundary: least(self.boundary, other.boundary), max_len: least(self.max_len, other.max_len) }
+    }
+
     /// The pieces, as offsets from `addr`, into which memory at `addr` of `len` bytes is cut: in order, without gaps.
     ///
     /// # Panics
@@ -100,6 +108,23 @@ mod tests {
                 let cut = addr as u128 + pair[0].end as u128;
                 let at_boundary = rule.boundary.is_some_and(|boundary| cut.is_multiple_of(u128::from(boundary)));
                 prop_assert!(at_boundary || rule.max_len == Some(pair[0].len() as u64), "a cut without a reason");
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(config())]
+
+        #[test]
+        fn pieces_of_two_rules_obey_both((one, _) in rules(), (other, len) in rules(), addr in addresses()) {
+            let both = one.and(other);
+            prop_assert_eq!(both, other.and(one));
+            let finest = both.boundary.unwrap_or(1 << 50).min(both.max_len.unwrap_or(1 << 50));
+            let len = len.min((finest as usize).saturating_mul(1000));
+            for piece in both.pieces(addr, len) {
+                for rule in [one, other] {
+                    prop_assert_eq!(rule.pieces(addr.wrapping_add(piece.start), piece.len()).len(), 1);
+                }
             }
         }
     }

@@ -37,7 +37,7 @@ pub enum MemoryKind {
     /// A memfd whose size is sealed: what [`Region::alloc`] makes. Linux.
     Memfd,
     /// The shared mapping of a file that is deleted when it has been mapped. It lies in the directory that `TMPDIR` names,
-    /// else in /var/tmp; where that is a tmpfs it is no file of a disk.
+    /// else in /var/tmp, else in /tmp; where that is a tmpfs it is no file of a disk.
     File,
     /// A private mapping of huge pages (`MAP_HUGETLB`), of the system's default size. Linux.
     HugePages,

@@ -14,21 +14,32 @@ pub const LONG: Duration = Duration::from_secs(120);
 
 /// Runs `body` on `size` ranks that map one another's memory, or have devices of a profile.
 pub fn start<T: Send>(size: u32, profile: Option<Profile>, body: impl Fn(Fabric) -> T + Sync) -> Vec<T> {
+    let providers = |node: Node| {
+        let devices = profile.map(|profile| SoftDevice::open(&node, profile).unwrap());
+        Providers { node: Some(node), devices: devices.into_iter().collect(), cables: None }
+    };
+    start_with(size, profile.is_none(), providers, body)
+}
+
+/// Runs `body` on `size` ranks that map one another's memory, or have what is given with a node.
+pub fn start_with<T: Send>(
+    size: u32,
+    windows: bool,
+    providers: impl Fn(Node) -> Providers + Sync,
+    body: impl Fn(Fabric) -> T + Sync,
+) -> Vec<T> {
     let secret = Secret::generate().unwrap();
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let coordinator = Coordinator::bind(address, size, secret.clone(), Options::default()).unwrap().serve().unwrap();
     let coordinator_address = coordinator.local_addr();
     thread::scope(|scope| {
         let rank = |rank| {
-            let (body, secret) = (&body, secret.clone());
+            let (body, providers, secret) = (&body, &providers, secret.clone());
             scope.spawn(move || {
                 let config = JoinConfig { coordinator: coordinator_address, rank, size, secret, deadline: LONG };
                 let session = Session::join(&config).unwrap();
-                let windows = profile.is_none();
                 let options = FabricOptions { pool: 64 << 20, timeout: LONG, windows, ..FabricOptions::default() };
-                let node = Node::open().unwrap();
-                let devices = profile.map(|profile| SoftDevice::open(&node, profile).unwrap());
-                let providers = Providers { node: Some(node), devices: devices.into_iter().collect(), cables: None };
+                let providers = providers(Node::open().unwrap());
                 body(Fabric::start(session, options, providers).unwrap())
             })
         };

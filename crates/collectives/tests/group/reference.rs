@@ -8,7 +8,7 @@ use fulmen_kernels::{as_bytes, reduce_into};
 use fulmen_soft::Profile;
 use half::{bf16, f16};
 
-use crate::world::{Random, rounds, run_by_messages, run_group, run_over};
+use crate::world::{Random, rounds, run_by_messages, run_group, run_over, run_over_cables};
 
 /// A type of which tests make values.
 trait Sample: Element + Default {
@@ -389,4 +389,11 @@ fn all_kinds_of_plain_memory_are_data() {
         sum(group, &mut &mut array[1..]);
         assert_eq!((array, vector), ([2, 8], vec![4, 4]));
     });
+}
+
+#[test]
+fn random_operations_over_a_device_for_each_pair() {
+    for (size, few) in [(3, 10), (4, 10)] {
+        run_over_cables(Profile::Thunderbolt, size, |group| random_operations(group, few));
+    }
 }

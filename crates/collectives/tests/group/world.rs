@@ -1,10 +1,10 @@
 //! Groups of ranks that are threads of this process.
 
 use fulmen_collectives::Group;
-use fulmen_fabric::Fabric;
-use fulmen_soft::Profile;
+use fulmen_fabric::{Cables, Fabric, Providers};
+use fulmen_soft::{Profile, SoftDevice};
 
-use crate::ranks::start;
+use crate::ranks::{start, start_with};
 
 /// Runs `body` on `size` ranks that map one another's memory.
 pub fn run<T: Send>(size: u32, body: impl Fn(Fabric) -> T + Sync) -> Vec<T> {
@@ -24,6 +24,16 @@ pub fn run_by_messages<T: Send>(size: u32, body: impl Fn(&Group) -> T + Sync) ->
 /// Runs `body` on the group of `size` ranks, over devices of a profile.
 pub fn run_over<T: Send>(profile: Profile, size: u32, body: impl Fn(&Group) -> T + Sync) -> Vec<T> {
     start(size, Some(profile), |fabric| body(&Group::new(fabric).unwrap()))
+}
+
+/// Runs `body` on the group of `size` ranks, over devices of a profile: one for each pair.
+pub fn run_over_cables<T: Send>(profile: Profile, size: u32, body: impl Fn(&Group) -> T + Sync) -> Vec<T> {
+    let providers = |node| {
+        let devices: Vec<_> = (0..size).map(|_| SoftDevice::open(&node, profile).unwrap()).collect();
+        let cables = devices.iter().map(|device| vec![device.info().name.clone()]).collect();
+        Providers { node: None, devices, cables: Some(Cables(cables)) }
+    };
+    start_with(size, false, providers, |fabric| body(&Group::new(fabric).unwrap()))
 }
 
 /// How many times a random test goes round: more in the full tier.

@@ -20,8 +20,8 @@ pub struct RemoteKey {
     /// The line of the owner's exports, and what stands there.
     pub(super) slot: u32,
     pub(super) tag: u64,
-    /// Where the owner's device does something with it.
-    pub(super) device: Option<DeviceKey>,
+    /// For each of the owner's devices that does something with it.
+    pub(super) devices: Vec<DeviceKey>,
 }
 
 /// Bytes that are no key.
@@ -35,7 +35,7 @@ pub struct InvalidKey {
 }
 
 /// Before the rest of a key's bytes, so that other data is not taken for one.
-const MARK: [u8; 2] = *b"K2";
+const MARK: [u8; 2] = *b"K3";
 /// Bytes of the checksum behind them: of what was changed on its way, nothing is believed.
 const CHECKSUM: usize = 4;
 
@@ -67,7 +67,7 @@ impl RemoteKey {
     /// What somebody could guess who knows all of a key but its secret: wrong in these bits.
     #[cfg(feature = "conformance")]
     pub(crate) fn guessed(&self, wrong: u64) -> RemoteKey {
-        RemoteKey { tag: self.tag ^ wrong, device: None, ..self.clone() }
+        RemoteKey { tag: self.tag ^ wrong, devices: Vec::new(), ..self.clone() }
     }
 
     /// The same key, of another generation of ranks.
@@ -119,8 +119,15 @@ mod tests {
 
     #[test]
     fn bytes_give_the_key_back() {
-        let key =
-            RemoteKey { generation: 9, rank: 3, len: 1 << 40, rights: 7, slot: 4095, tag: u64::MAX, device: None };
+        let key = RemoteKey {
+            generation: 9,
+            rank: 3,
+            len: 1 << 40,
+            rights: 7,
+            slot: 4095,
+            tag: u64::MAX,
+            devices: Vec::new(),
+        };
         let bytes = key.to_bytes();
         assert_eq!(RemoteKey::from_bytes(&bytes), Ok(key.clone()));
         for cut in 0..bytes.len() {

@@ -75,8 +75,8 @@ struct Own {
     memory: Exposed,
     /// Whether its region is listed in the books.
     listed: bool,
-    /// Its registration, while peers may use it.
-    registration: Option<Arc<dyn MemoryRegion>>,
+    /// Its registrations, while peers may use them.
+    registrations: Vec<Arc<dyn MemoryRegion>>,
     /// It has ended, and whoever begins to work on it sees that: only then the hazards say who still works on it.
     fenced: bool,
 }
@@ -159,10 +159,10 @@ impl OneSided {
         }
         let (offset, len) = (memory.offset() as u64, memory.len() as u64);
         self.own().line(slot as usize).publish(tag, Export { offset, len, rights: rights.bits(), region });
-        let registered = books.registrar.as_ref().and_then(|registrar| registrar.register(memory, rights));
-        let (registration, device) = registered.unzip();
-        books.shares.insert(slot, Own { tag, memory: memory.clone(), listed, registration, fenced: false });
-        Ok(RemoteKey { generation: self.generation, rank, len, rights: rights.bits(), slot, tag, device })
+        let registered = books.registrar.as_ref().map(|registrar| registrar.register(memory, rights));
+        let (registrations, devices) = registered.unwrap_or_default().into_iter().unzip();
+        books.shares.insert(slot, Own { tag, memory: memory.clone(), listed, registrations, fenced: false });
+        Ok(RemoteKey { generation: self.generation, rank, len, rights: rights.bits(), slot, tag, devices })
     }
 
     /// Lets peers map the region: the key for that (0 if they cannot), and whether it is listed in the books.
@@ -201,13 +201,13 @@ impl OneSided {
         }
         self.own().line(slot as usize).clear();
         self.exports.remove(tag);
-        let registration = own.registration.take();
+        let registrations = std::mem::take(&mut own.registrations);
         // The memory stays here until it is known that nobody works on it: by no other thread before the fence.
         books.quarantine.push((slot, own));
         self.quarantined.store(books.quarantine.len(), Ordering::Release);
         drop(books);
         // It waits for whoever is in the middle of an operation.
-        drop(registration);
+        drop(registrations);
         fence_everywhere();
         if let Some(own) = self.books().quarantined(slot, tag) {
             own.fenced = true;
@@ -465,7 +465,7 @@ mod tests {
         let key = onesided.share("share", &region.expose().unwrap(), Rights::all()).unwrap();
         let ((ends, ending), (go, go_on)) = (channel(), channel());
         let slow = Slow { region, ends, go_on: Mutex::new(go_on) };
-        onesided.books().shares.get_mut(&key.slot).unwrap().registration = Some(Arc::new(slow));
+        onesided.books().shares.get_mut(&key.slot).unwrap().registrations = vec![Arc::new(slow)];
         thread::scope(|scope| {
             let other = scope.spawn(|| onesided.revoke(key.slot, key.tag));
             ending.recv().unwrap();

@@ -29,7 +29,7 @@ pub struct Remote {
     pub(super) len: u64,
     pub(super) rights: Rights,
     pub(super) tag: u64,
-    /// Where the owner's device does something with it.
+    /// Where the owner's device that leads here does something with it.
     pub(super) device: Option<DeviceKey>,
     pub(super) path: Path,
 }
@@ -68,7 +68,9 @@ impl Remote {
         let Some(area) = onesided.area(rank) else {
             // The owner looks at the rest.
             let (len, rights) = (key.len, key.rights());
-            return Ok(Remote { fabric, rank, len, rights, tag, device: key.device, path: Path::Link });
+            let asked = fabric.inner.lanes.lock(rank).and_then(|mut lane| Some(lane.wire.rdma()?.there()));
+            let device = key.devices.iter().copied().find(|device| Some(device.number()) == asked);
+            return Ok(Remote { fabric, rank, len, rights, tag, device, path: Path::Link });
         };
         let Some(export) = area.line(key.slot as usize).read(tag) else { return Err(unknown) };
         let (offset, len, rights) = (export.offset, export.len, Rights::from_bits_truncate(export.rights));

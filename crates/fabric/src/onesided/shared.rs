@@ -72,10 +72,10 @@ impl Shared {
         onesided.begin_wait(self.key.slot);
         let recorder = &self.fabric.inner.recorder;
         let running = recorder.begin(What::of(Action::WaitCounter, self.fabric.rank(), offset, 8));
-        let waited = match self.key.device {
-            None => self.fabric.wait(OP, On::All, timeout, ready),
+        let waited = match self.key.devices.is_empty() {
+            true => self.fabric.wait(OP, On::All, timeout, ready),
             // A peer's device changes words, and tells nobody.
-            Some(_) => self.fabric.wait_in_naps(OP, On::All, timeout, DEVICE_NAP, ready),
+            false => self.fabric.wait_in_naps(OP, On::All, timeout, DEVICE_NAP, ready),
         };
         onesided.end_wait(self.key.slot);
         recorder.ended(running, waited)

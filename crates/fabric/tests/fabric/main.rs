@@ -6,6 +6,8 @@ mod liveness;
 mod lossy;
 mod messages;
 mod onesided;
+mod rails;
 mod recovery;
+mod scripted;
 mod windows;
 mod world;

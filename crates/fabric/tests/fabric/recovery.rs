@@ -526,12 +526,22 @@ fn ranks_go_on_without_one_that_cannot_start() {
     use std::sync::Arc;
     use std::sync::atomic::AtomicBool;
 
+    use crate::scripted::Scripted;
+    use fulmen_verbs::VerbsError;
+
     for profile in Profile::ALL {
         println!("over {profile}");
         let is_full = Arc::new(AtomicBool::new(false));
         let device = |rank| {
             let device = world::device(profile);
-            if rank == 1 { Arc::new(world::Full { inner: device, is_full: is_full.clone() }) } else { device }
+            let is_full = is_full.clone();
+            let domain = move || match is_full.load(Ordering::SeqCst) {
+                true => {
+                    Err(VerbsError::System { device: "soft0".into(), call: "alloc_pd", cause: "it is full".into() })
+                }
+                false => Ok(()),
+            };
+            if rank == 1 { Scripted::over(device).domain(domain).device() } else { device }
         };
         let ends = world::start_devices(3, device, |_, fabric| {
             let fabric = fabric.unwrap();

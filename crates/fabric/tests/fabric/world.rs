@@ -2,18 +2,16 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use fulmen_fabric::bootstrap::{Heartbeat, Options};
-use fulmen_fabric::{Coordinator, Fabric, FabricOptions, JoinConfig, Providers, Secret, Session, StartError};
+use fulmen_fabric::{Cables, Coordinator, Fabric, FabricOptions, JoinConfig, Providers, Secret, Session, StartError};
 use fulmen_reach::Node;
 use fulmen_soft::{Profile, SoftDevice};
-use fulmen_verbs::{
-    Capabilities, CompletionChannel, CompletionQueue, Device, DeviceInfo, GidEntry, PortInfo, ProtectionDomain,
-    VerbsError,
-};
+use fulmen_verbs::{Capabilities, Device};
+
+use crate::scripted::Scripted;
 
 /// Never reached when all is well.
 pub const LONG: Duration = Duration::from_secs(60);
@@ -33,16 +31,23 @@ pub fn patient(silence: Duration) -> Options {
 pub enum Carrier {
     Reach,
     Device(Profile),
+    /// A device for each peer.
+    Cables(Profile),
 }
 
-pub const CARRIERS: [Carrier; 3] =
-    [Carrier::Reach, Carrier::Device(Profile::Infiniband), Carrier::Device(Profile::Thunderbolt)];
+pub const CARRIERS: [Carrier; 4] = [
+    Carrier::Reach,
+    Carrier::Device(Profile::Infiniband),
+    Carrier::Device(Profile::Thunderbolt),
+    Carrier::Cables(Profile::Thunderbolt),
+];
 
 impl Carrier {
     pub fn providers(self) -> Providers {
         let node = Node::open().unwrap();
         match self {
             Carrier::Reach => Providers { node: Some(node), devices: Vec::new(), cables: None },
+            Carrier::Cables(profile) => cabled(profile, 6),
             Carrier::Device(profile) => {
                 Providers { node: None, devices: vec![SoftDevice::open(&node, profile).unwrap()], cables: None }
             }
@@ -136,86 +141,15 @@ pub fn device(profile: Profile) -> Arc<dyn Device> {
     SoftDevice::open(&Node::open().unwrap(), profile).unwrap()
 }
 
-/// A device that does not say all that it can do.
-struct Modest {
-    inner: Arc<dyn Device>,
-    info: DeviceInfo,
-}
-
 /// A soft device on a node of its own, which says that it can do something else.
 pub fn modest(profile: Profile, change: impl Fn(&mut Capabilities)) -> Arc<dyn Device> {
-    let inner = device(profile);
-    let mut info = inner.info().clone();
-    change(&mut info.capabilities);
-    Arc::new(Modest { inner, info })
+    Scripted::over(device(profile)).info(|info| change(&mut info.capabilities)).device()
 }
 
-impl Device for Modest {
-    fn info(&self) -> &DeviceInfo {
-        &self.info
-    }
-
-    fn port(&self, number: u8) -> Result<PortInfo, VerbsError> {
-        self.inner.port(number)
-    }
-
-    fn gid_table(&self, port: u8) -> Result<Vec<GidEntry>, VerbsError> {
-        self.inner.gid_table(port)
-    }
-
-    fn alloc_pd(&self) -> Result<Arc<dyn ProtectionDomain>, VerbsError> {
-        self.inner.alloc_pd()
-    }
-
-    fn create_cq(
-        &self,
-        entries: u32,
-        channel: Option<&Arc<dyn CompletionChannel>>,
-    ) -> Result<Arc<dyn CompletionQueue>, VerbsError> {
-        self.inner.create_cq(entries, channel)
-    }
-
-    fn create_channel(&self) -> Result<Arc<dyn CompletionChannel>, VerbsError> {
-        self.inner.create_channel()
-    }
-}
-
-/// A device that has no room for another protection domain once it is said to be full.
-pub struct Full {
-    pub inner: Arc<dyn Device>,
-    pub is_full: Arc<AtomicBool>,
-}
-
-impl Device for Full {
-    fn info(&self) -> &DeviceInfo {
-        self.inner.info()
-    }
-
-    fn port(&self, number: u8) -> Result<PortInfo, VerbsError> {
-        self.inner.port(number)
-    }
-
-    fn gid_table(&self, port: u8) -> Result<Vec<GidEntry>, VerbsError> {
-        self.inner.gid_table(port)
-    }
-
-    fn alloc_pd(&self) -> Result<Arc<dyn ProtectionDomain>, VerbsError> {
-        if self.is_full.load(Ordering::SeqCst) {
-            let (device, cause) = (self.info().name.clone(), "it is full".to_owned());
-            return Err(VerbsError::System { device, call: "alloc_pd", cause });
-        }
-        self.inner.alloc_pd()
-    }
-
-    fn create_cq(
-        &self,
-        entries: u32,
-        channel: Option<&Arc<dyn CompletionChannel>>,
-    ) -> Result<Arc<dyn CompletionQueue>, VerbsError> {
-        self.inner.create_cq(entries, channel)
-    }
-
-    fn create_channel(&self) -> Result<Arc<dyn CompletionChannel>, VerbsError> {
-        self.inner.create_channel()
-    }
+/// A soft device for each other rank, of at most so many ranks, and the cables that say so.
+pub fn cabled(profile: Profile, ranks: u32) -> Providers {
+    let node = Node::open().unwrap();
+    let devices: Vec<_> = (0..ranks).map(|_| SoftDevice::open(&node, profile).unwrap()).collect();
+    let cables = devices.iter().map(|device| vec![device.info().name.clone()]).collect();
+    Providers { node: None, devices, cables: Some(Cables(cables)) }
 }

@@ -56,7 +56,7 @@ pub(super) fn anonymous(len: usize) -> Result<Region, KindError> {
 
 pub(super) fn file(len: usize) -> Result<Region, KindError> {
     check_file_limit(len)?;
-    let place = std::env::var_os("TMPDIR").map_or_else(|| PathBuf::from("/var/tmp"), PathBuf::from);
+    let place = std::env::var_os("TMPDIR").map_or_else(usual_place, PathBuf::from);
     let fd = deleted_file(&place).map_err(|cause| match cause {
         Errno::MFILE | Errno::NFILE => RegionError::NoDescriptor { len, cause }.into(),
         cause => KindError::NoFile { place: place.clone(), cause },
@@ -69,6 +69,11 @@ pub(super) fn file(len: usize) -> Result<Region, KindError> {
         cause => KindError::system("set aside", kind, len, cause),
     })?;
     Ok(Region::map_file(&File::from(fd), FileAccess::ReadWrite)?)
+}
+
+fn usual_place() -> PathBuf {
+    let place = PathBuf::from("/var/tmp");
+    if place.is_dir() { place } else { PathBuf::from("/tmp") }
 }
 
 /// A new file without a name.

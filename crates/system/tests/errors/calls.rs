@@ -238,6 +238,21 @@ fn memory_that_the_device_refuses_is_explained() {
 }
 
 #[test]
+fn registrations_do_not_cross_four_gibibytes() {
+    let Some(fake) = Fake::new("device=rdma_en5\nlike=thunderbolt\n") else { return };
+    let device = fake.open("rdma_en5");
+    let pd = device.alloc_pd().expect("a domain");
+    // Wherever it lies, it crosses a multiple; nothing of it is touched.
+    let region = Region::alloc((4 << 30) + (1 << 20)).expect("address space");
+    let pieces = region.registrations(device.info().limits.registration);
+    assert!(pieces.len() >= 2, "{pieces:?}");
+    let kept: Vec<_> = pieces.into_iter().map(|piece| pd.register(&region, piece, Access::LOCAL_WRITE)).collect();
+    assert!(kept.iter().all(Result::is_ok), "the device takes each piece");
+    let Err(error) = pd.register(&region, 0..region.len(), Access::LOCAL_WRITE) else { panic!("it crosses one") };
+    says(&error, &["registration", "piece"]);
+}
+
+#[test]
 fn a_lowered_depth_is_told() {
     let Some(fake) = Fake::new("device=rdma_en5\nlike=thunderbolt\ngranted_wr=5\n") else { return };
     let end = End::new(&fake, "rdma_en5", QueuePairKind::Uc);

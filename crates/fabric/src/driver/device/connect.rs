@@ -1,4 +1,4 @@
-//! Connecting the ranks: everybody says what its device can do, then which queue pairs it made for whom.
+//! Connecting the ranks: everybody says which devices it has and what they can do, then which queue pairs it made for whom.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,77 +6,79 @@ use std::time::Duration;
 use fulmen_memory::{ChunkRule, Region};
 use fulmen_reach::Doorbell;
 use fulmen_verbs::{
-    Access, AckTimeout, CompletionQueue, Device, DeviceInfo, Gid, Path, Piece, ProtectionDomain, QueuePair,
-    QueuePairInit, QueuePairKind, QueuePairLimits, RnrTimer, Transition, VerbsError,
+    CompletionChannel, CompletionQueue, Device, DeviceInfo, ProtectionDomain, QueuePair, QueuePairInit, QueuePairKind,
+    QueuePairLimits, VerbsError,
 };
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 
-use super::error::DeviceError;
+use super::bring_up::{Course, End, Ends, Service};
+use super::error::{DeviceError, call};
 use super::frames::{Frames, Guard};
 use super::hub::Hub;
+use super::info::RailInfo;
 use super::memory::Registered;
 use super::moves::Moves;
-use super::plan::{Offer, Plan};
-use super::port::{self, Port};
+use super::needs::{ONE_SIDED, messages};
+use super::offer::{Offer, Said};
+use super::places::Places;
+use super::plan::Plan;
+use super::port::Port;
 use super::rail::{Pairs, Parts, Rail};
 use super::rdma::{self, Rdma, RdmaPairs, Registrar};
-use crate::StartError;
+use super::route;
 use crate::bootstrap::Session;
 use crate::engine::Config;
 use crate::options::{FabricOptions, Flow};
-
-/// Sequence numbers of packets have 24 bits.
-const PSN_MASK: u32 = (1 << 24) - 1;
-/// 67 ms, seven times again: a peer that does not answer is gone after half a second.
-const TIMEOUT: AckTimeout = AckTimeout(14);
-const RETRIES: u8 = 7;
-/// For ever: credits see to it that a RECV is posted, sooner or later.
-const RNR_RETRIES: u8 = 7;
-/// 0.64 ms.
-const RNR_TIMER: RnrTimer = RnrTimer(12);
+use crate::{Cables, StartError};
 
 /// Rank `rank`'s ends of the links to all others.
 pub(crate) struct Rails {
     pub(crate) hub: Arc<Hub>,
     /// By rank.
-    pub(crate) rails: Vec<Option<(Config, Rail)>>,
-    /// How the pool is to be cut, so that each of its blocks lies in one registration.
+    pub(crate) rails: Vec<Option<(Config, Rail, RailInfo)>>,
+    /// How the pool is to be cut, so that each of its blocks lies in one registration of every device.
     pub(crate) rule: ChunkRule,
-    /// The pool.
-    pub(crate) registered: Arc<Registered>,
+    /// The pool, for each device.
+    pub(crate) registered: Vec<Arc<Registered>>,
     /// For memory that is shared later.
     pub(crate) registrar: Registrar,
 }
 
-/// One queue pair of a link, as its rank tells the peer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct End {
-    number: u32,
-    /// The first sequence number that it sends.
-    psn: u32,
+/// What links run over, as the program gave it.
+pub(crate) struct Given<'a> {
+    pub devices: &'a [Arc<dyn Device>],
+    pub cables: Option<&'a Cables>,
 }
 
-/// The queue pairs that a rank made for a peer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Ends {
-    frames: End,
-    moves: End,
-    /// For one-sided operations: the one on which it asks, and the one on which it is asked.
-    rdma: Option<(End, End)>,
-}
-
-/// What is there before anything of the others is known.
-struct Prepared {
+/// A device that links run over.
+struct Adapter {
     port: Port,
+    /// What this rank said about it.
+    number: u32,
     domain: Arc<dyn ProtectionDomain>,
-    registered: Arc<Registered>,
+    pool: Arc<Registered>,
+    queue: Arc<dyn CompletionQueue>,
+    places: Places,
+    /// Whether it has room for one-sided operations.
+    asks: bool,
+}
+
+/// A link that is to be.
+struct Way {
+    peer: u32,
+    /// The offers between which it runs.
+    here: u32,
+    there: u32,
+    plan: Plan,
 }
 
 /// What is there before the queue pairs are connected.
 struct Made {
     hub: Arc<Hub>,
-    links: Vec<Option<(Plan, Rail, Both)>>,
+    registered: Vec<Arc<Registered>>,
+    registrar: Registrar,
+    links: Vec<(Way, Rail, Both)>,
 }
 
 /// The queue pairs of a link, to be connected.
@@ -85,59 +87,56 @@ struct Both {
     rdma: Option<[Arc<dyn QueuePair>; 2]>,
 }
 
-/// What peers may do through a queue pair, and how many READs and atomics at a time.
-#[derive(Clone, Copy)]
-struct Service {
-    access: Access,
-    reads: u8,
-}
-
-/// SEND and RECV.
-const MESSAGES: Service = Service { access: Access::LOCAL_WRITE, reads: 0 };
-
 /// Connects all ranks over their devices; the pool's memory is registered. Collective, two rounds. All that is left then is
 /// that everybody hears whether all succeeded; frames may be sent after that.
 pub(crate) fn connect(
     session: &Session,
-    devices: &[Arc<dyn Device>],
+    given: &Given<'_>,
     pool: &Region,
     options: &FabricOptions,
     bell: Doorbell,
     left: impl Fn() -> Duration,
 ) -> Result<Rails, StartError> {
     let rank = session.rank();
-    let (prepared, offers) = tell(session, prepare(session, devices, pool), left())?;
-    let (made, ends) = tell(session, make(session, &prepared, &offers, options, bell), left())?;
-    let Made { hub, links } = made;
-    let mut rails = Vec::with_capacity(links.len());
-    for ((peer, link), offer) in (0_u32..).zip(links).zip(&offers) {
-        let Some((plan, mut rail, both)) = link else {
-            rails.push(None);
-            continue;
-        };
-        let own = ends_for(&ends, rank, peer)?;
-        let theirs = ends_for(&ends, peer, rank)?;
-        let bring_up = |pair: &Arc<dyn QueuePair>, own, theirs, service| {
-            bring_up(&prepared.port, &plan, peer, offer, &**pair, (own, theirs), service)
-        };
-        bring_up(&both.pairs.frames, own.frames, theirs.frames, MESSAGES)?;
-        both.pairs.moves.iter().try_for_each(|pair| bring_up(pair, own.moves, theirs.moves, MESSAGES))?;
-        match (&both.rdma, own.rdma, theirs.rdma) {
+    // The rest of the time is for the others to hear what came of it.
+    let patience = options.port_wait.min(left() / 2);
+    let (ports, said) = tell(session, look(session, given, patience), left())?;
+    // Those that are given and not those that are used, so that a pool serves the next generation as well.
+    let rule = given.devices.iter().fold(ChunkRule::NONE, |rule, device| rule.and(device.info().limits.registration));
+    let (made, ends) = tell(session, make(session, ports, &said, (pool, rule), options, bell), left())?;
+    let Made { hub, registered, registrar, links } = made;
+    let mut rails: Vec<_> = (0..session.size()).map(|_| None).collect();
+    for (way, mut rail, both) in links {
+        let own = ends_for(&ends, rank, way.peer)?;
+        let theirs = ends_for(&ends, way.peer, rank)?;
+        let course = way.course(rank, &said);
+        theirs.check(course.there, way.peer)?;
+        course.bring_up(&*both.pairs.frames, (own.frames, theirs.frames), Service::MESSAGES)?;
+        let moves = |pair: &Arc<dyn QueuePair>| course.bring_up(&**pair, (own.moves, theirs.moves), Service::MESSAGES);
+        both.pairs.moves.iter().try_for_each(moves)?;
+        let one_sided = match (&both.rdma, own.rdma, theirs.rdma) {
             (Some([out, into]), Some(own), Some(theirs)) => {
-                let reads = offer.reads.min(offers[rank as usize].reads);
-                let remote = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
-                bring_up(out, own.0, theirs.1, Service { reads, ..MESSAGES })?;
-                bring_up(into, own.1, theirs.0, Service { access: Access::LOCAL_WRITE | remote, reads })?;
+                course.bring_up(&**out, (own.0, theirs.1), Service::asks(&way.plan))?;
+                course.bring_up(&**into, (own.1, theirs.0), Service::is_asked(&way.plan))?;
+                true
             }
-            _ => rail.leave_rdma(),
-        }
-        let info = prepared.port.device.info();
-        rail.open().map_err(|refused| call(info, "post the first receives")(refused.cause))?;
-        rails.push(Some((plan.config(&options.flow), rail)));
+            _ => {
+                rail.leave_rdma();
+                false
+            }
+        };
+        let device = &course.here.device;
+        rail.open().map_err(|refused| call(device, "post the first receives")(refused.cause))?;
+        let info = RailInfo {
+            here: Course::end(course.here, own.frames.number),
+            there: Course::end(course.there, theirs.frames.number),
+            kind: way.plan.kind,
+            mtu: way.plan.mtu,
+            one_sided,
+        };
+        rails[way.peer as usize] = Some((way.plan.config(&options.flow), rail, info));
     }
-    let rule = prepared.port.device.info().limits.registration;
-    let registrar = Registrar::new(prepared.domain, prepared.port.device.info());
-    Ok(Rails { hub, rails, rule, registered: prepared.registered, registrar })
+    Ok(Rails { hub, rails, rule, registered, registrar })
 }
 
 fn ends_for(all: &[Vec<Option<Ends>>], from: u32, to: u32) -> Result<Ends, StartError> {
@@ -162,26 +161,48 @@ fn tell<L, M: Serialize + DeserializeOwned>(
     Ok((local, (0..).zip(blobs?).map(read).collect::<Result<_, _>>()?))
 }
 
-fn call<'a>(info: &'a DeviceInfo, what: &'static str) -> impl Fn(VerbsError) -> DeviceError + 'a {
-    move |cause| DeviceError::Call { device: info.name.clone(), what, cause: Box::new(cause) }
+/// Finds the devices that links may run over.
+fn look(session: &Session, given: &Given<'_>, patience: Duration) -> Result<(Vec<Port>, Said), DeviceError> {
+    let survey = route::survey((session.rank(), session.members()), given.devices, given.cables, patience)?;
+    let offers = survey.ports.iter().map(Offer::new).collect();
+    Ok((survey.ports, Said { generation: session.generation(), offers, leads: survey.leads }))
 }
 
-fn prepare(session: &Session, devices: &[Arc<dyn Device>], pool: &Region) -> Result<(Prepared, Offer), DeviceError> {
-    let port = port::choose(devices)?;
-    let device = port.device.clone();
-    let info = device.info();
-    let ranks = session.size();
-    room(info, "queue pairs", info.limits.queue_pairs.into(), 2 * u64::from(ranks - 1), ranks)?;
-    // One more, at least, for frames.
-    let needed = pool.registrations(info.limits.registration).len() as u64 + 1;
-    let limit = u64::from(info.limits.memory_regions);
-    if needed > limit {
-        return Err(DeviceError::Registrations { device: info.name.clone(), needed, limit });
+impl Way {
+    fn new(options: &FabricOptions, rank: u32, peer: u32, said: &[Said]) -> Result<Way, DeviceError> {
+        let (ours, theirs) = (&said[rank as usize], &said[peer as usize]);
+        if theirs.generation != ours.generation {
+            return Err(DeviceError::Generation { peer });
+        }
+        let (here, there) = route::route(rank, peer, said)?;
+        let unknown = DeviceError::Unsaid { peer };
+        let (Some(ours), Some(theirs)) = (ours.offer(here), theirs.offer(there)) else { return Err(unknown) };
+        let plan = Plan::new(options, ours, theirs, peer)?;
+        if plan.kind == QueuePairKind::Uc {
+            tell_of_uc(ours, theirs, peer);
+        }
+        Ok(Way { peer, here, there, plan })
     }
-    let domain = device.alloc_pd().map_err(call(info, "make a protection domain"))?;
-    let registered = Registered::new(&*domain, info, pool).map_err(call(info, "register the pool"))?;
-    let offer = Offer::new(info, session.generation(), port.gid.gid.0, port.mtu);
-    Ok((Prepared { port, domain, registered: Arc::new(registered) }, offer))
+
+    fn course<'a>(&'a self, rank: u32, said: &'a [Said]) -> Course<'a> {
+        Course {
+            peer: self.peer,
+            plan: &self.plan,
+            here: &said[rank as usize].offers[self.here as usize],
+            there: &said[self.peer as usize].offers[self.there as usize],
+        }
+    }
+}
+
+/// Never silent: one end could do better.
+fn tell_of_uc(ours: &Offer, theirs: &Offer, peer: u32) {
+    let (device, peer_device) = (&*ours.device, &*theirs.device);
+    if ours.reliable == theirs.reliable {
+        tracing::info!(rank = peer, device, peer_device, "the link runs over UC: neither device has RC");
+    } else {
+        let lacks = if ours.reliable { peer_device } else { device };
+        tracing::warn!(rank = peer, device, peer_device, lacks, "the link runs over UC, since one device has no RC");
+    }
 }
 
 /// Refuses more ranks than there is room for, before anything is made.
@@ -194,95 +215,125 @@ fn room(info: &DeviceInfo, what: &'static str, limit: u64, needed: u64, ranks: u
 
 fn make(
     session: &Session,
-    prepared: &Prepared,
-    offers: &[Offer],
+    ports: Vec<Port>,
+    said: &[Said],
+    pool: (&Region, ChunkRule),
     options: &FabricOptions,
     bell: Doorbell,
 ) -> Result<(Made, Vec<Option<Ends>>), DeviceError> {
-    let Prepared { port, domain, registered } = prepared;
     let flow = &options.flow;
-    let (rank, device) = (session.rank(), &port.device);
-    let info = device.info();
-    let own = &offers[rank as usize];
-    let mut plans = Vec::with_capacity(offers.len());
-    for (peer, offer) in (0..).zip(offers) {
-        if offer.generation != session.generation() {
-            return Err(DeviceError::Generation { peer });
-        }
-        let plan = if peer == rank { None } else { Some(Plan::new(options, own, offer, peer)?) };
-        plans.push(plan);
+    let rank = session.rank();
+    let mut ways = Vec::with_capacity(said.len());
+    for peer in (0..session.size()).filter(|peer| *peer != rank) {
+        ways.push(Way::new(options, rank, peer, said)?);
     }
-    let messages = |plan: &Plan| plan.receives(flow) + plan.sends() + 2 * plan.chunks as usize;
-    let all: usize = plans.iter().flatten().map(messages).sum();
-    let most = u64::from(info.limits.completion_entries);
-    room(info, "entries in a completion queue", most, all as u64, session.size())?;
-    let one_sided = rdma::REQUESTS * rdma::DEPTH;
-    let peers = plans.iter().flatten().count();
-    // Where there is no room for them, all goes over the links' other queue pairs; and where data is to be verified, since
-    // what a device writes and reads has no checksum.
-    let asks = !options.verify_data
-        && !rdma::verbs(&info.capabilities).is_empty()
-        && u64::from(info.limits.queue_pairs) >= 4 * peers as u64
-        && info.limits.queue_depth as usize >= one_sided
-        && most >= (all + peers * one_sided) as u64;
-    let extra = if asks { one_sided } else { 0 };
-    let entries = |plan: &Plan| messages(plan) + extra;
-    let all = all + peers * extra;
-
-    let channel = device.create_channel().map_err(call(info, "make a completion channel"))?;
-    let queue = device.create_cq(all as u32, Some(&channel)).map_err(call(info, "make a completion queue"))?;
-    let longest = plans.iter().flatten().map(entries).max().unwrap_or(0);
-    let hub = Arc::new(Hub::new(queue.clone(), channel, bell, session.size(), longest));
-    let mut places = Places::new(&**domain, info, &plans, flow, if asks { rdma::DEPTH } else { 0 })?;
-
-    let name: Arc<str> = info.name.as_str().into();
-    let (mut links, mut ends) = (Vec::with_capacity(plans.len()), Vec::with_capacity(plans.len()));
-    for (peer, plan) in (0..).zip(plans) {
-        let Some(plan) = plan else {
-            links.push(None);
-            ends.push(None);
+    let (mut adapters, mut told) = (Vec::new(), Vec::new());
+    let mut inboxes = vec![None; said.len()];
+    for (number, port) in (0_u32..).zip(ports) {
+        let over: Vec<&Way> = ways.iter().filter(|way| way.here == number).collect();
+        if over.is_empty() {
             continue;
-        };
-        let asks = asks && offers[peer as usize].verbs != 0;
-        let (both, made) = make_pairs(&**domain, info, &queue, &plan, flow, asks)?;
+        }
+        let (adapter, channel) = Adapter::new(number, port, &over, pool, options)?;
+        for way in over {
+            inboxes[way.peer as usize] = Some((adapters.len(), adapter.entries(&way.plan, flow)));
+        }
+        told.push((adapter.queue.clone(), channel));
+        adapters.push(adapter);
+    }
+    let hub = Arc::new(Hub::new(told, &inboxes, bell).map_err(DeviceError::Thread)?);
+
+    let (mut links, mut ends) = (Vec::with_capacity(ways.len()), vec![None; said.len()]);
+    for way in ways {
+        let adapter = adapters.iter_mut().find(|adapter| adapter.number == way.here).expect("one for each way");
+        let info = adapter.port.device.info();
+        let theirs = way.course(rank, said).there;
+        let asks = adapter.asks && theirs.verbs != 0;
+        let (both, made) = make_pairs(adapter, &way, flow, asks)?;
+        let (pool, frames) = (adapter.pool.clone(), adapter.places.registered.clone());
         let rdma = match &both.rdma {
             Some([out, into]) => {
-                let pairs = RdmaPairs { out: out.clone(), into: into.clone() };
-                let cells = places.cut(rdma::CELL, rdma::DEPTH)?;
-                Some(Rdma::new(peer, info, pairs, cells, (registered.clone(), places.registered.clone())))
+                let pairs = RdmaPairs { out: out.clone(), into: into.clone(), there: way.there };
+                let cells = adapter.places.cut(rdma::CELL, rdma::DEPTH)?;
+                Some(Rdma::new(way.peer, info, pairs, cells, (pool.clone(), frames.clone())))
             }
             None => None,
         };
-        let recvs = places.cut(plan.frame as usize, plan.receives(flow))?;
-        let sends = places.cut(plan.frame as usize, plan.sends())?;
-        let guard = Guard::new(&plan, session.generation(), options.silence);
+        let plan = &way.plan;
+        let recvs = adapter.places.cut(plan.frame as usize, plan.receives(flow))?;
+        let sends = adapter.places.cut(plan.frame as usize, plan.sends())?;
+        let guard = Guard::new(plan, session.generation(), options.silence);
         let rail = Rail::new(Parts {
-            peer,
-            device: name.clone(),
+            peer: way.peer,
+            device: info.name.as_str().into(),
             hub: hub.clone(),
             pairs: both.pairs.clone(),
-            frames: Frames::new(peer, recvs, sends, guard, places.registered.clone()),
-            moves: Moves::new(registered.clone(), peer, &plan),
+            frames: Frames::new(way.peer, recvs, sends, guard, frames),
+            moves: Moves::new(pool.clone(), way.peer, plan),
             rdma,
-            registered: registered.clone(),
+            registered: pool,
             rendezvous: flow.rendezvous.max(1),
             patience: options.silence,
-            entries: entries(&plan),
+            entries: adapter.entries(plan, flow),
         });
-        links.push(Some((plan, rail, both)));
-        ends.push(Some(made));
+        ends[way.peer as usize] = Some(made);
+        links.push((way, rail, both));
     }
-    Ok((Made { hub, links }, ends))
+    let registered = adapters.iter().map(|adapter| adapter.pool.clone()).collect();
+    let domain = |adapter: Adapter| (adapter.number, adapter.domain, adapter.port.device.info().clone());
+    let registrar = Registrar::new(adapters.into_iter().map(domain).collect());
+    Ok((Made { hub, registered, registrar, links }, ends))
 }
 
-fn make_pairs(
-    domain: &dyn ProtectionDomain,
-    info: &DeviceInfo,
-    queue: &Arc<dyn CompletionQueue>,
-    plan: &Plan,
-    flow: &Flow,
-    asks: bool,
-) -> Result<(Both, Ends), DeviceError> {
+impl Adapter {
+    /// For the links `over` it.
+    fn new(
+        number: u32,
+        port: Port,
+        over: &[&Way],
+        (pool, rule): (&Region, ChunkRule),
+        options: &FabricOptions,
+    ) -> Result<(Adapter, Arc<dyn CompletionChannel>), DeviceError> {
+        let (device, flow) = (port.device.clone(), &options.flow);
+        let (info, ranks) = (device.info(), over.len() as u32 + 1);
+        let limits = &info.limits;
+        room(info, "queue pairs", limits.queue_pairs.into(), 2 * over.len() as u64, ranks)?;
+        // One more, at least, for frames.
+        let (needed, limit) = (pool.registrations(rule).len() as u64 + 1, u64::from(limits.memory_regions));
+        if needed > limit {
+            return Err(DeviceError::Registrations { device: info.name.clone(), needed, limit });
+        }
+        let all: usize = over.iter().map(|way| messages(&way.plan, flow)).sum();
+        let most = u64::from(limits.completion_entries);
+        room(info, "entries in a completion queue", most, all as u64, ranks)?;
+        let one_sided = over.len() * ONE_SIDED;
+        // Where there is no room for them, all goes over the links' other queue pairs; and where data is to be verified,
+        // since what a device writes and reads has no checksum.
+        let asks = !options.verify_data
+            && !rdma::verbs(&info.capabilities).is_empty()
+            && u64::from(limits.queue_pairs) >= 4 * over.len() as u64
+            && limits.queue_depth as usize >= ONE_SIDED
+            && most >= (all + one_sided) as u64;
+        let all = all + if asks { one_sided } else { 0 };
+
+        let domain = device.alloc_pd().map_err(call(&info.name, "make a protection domain"))?;
+        let pool = Registered::new(&*domain, rule, pool).map_err(call(&info.name, "register the pool"))?;
+        let channel = device.create_channel().map_err(call(&info.name, "make a completion channel"))?;
+        let queue = device.create_cq(all as u32, Some(&channel));
+        let queue = queue.map_err(call(&info.name, "make a completion queue"))?;
+        let plans: Vec<_> = over.iter().map(|way| &way.plan).collect();
+        let places = Places::new(&*domain, info, &plans, flow, if asks { rdma::DEPTH } else { 0 })?;
+        Ok((Adapter { port, number, domain, pool: Arc::new(pool), queue, places, asks }, channel))
+    }
+
+    /// Completions of a link that can wait.
+    fn entries(&self, plan: &Plan, flow: &Flow) -> usize {
+        messages(plan, flow) + if self.asks { ONE_SIDED } else { 0 }
+    }
+}
+
+fn make_pairs(adapter: &Adapter, way: &Way, flow: &Flow, asks: bool) -> Result<(Both, Ends), DeviceError> {
+    let (info, plan) = (adapter.port.device.info(), &way.plan);
     let make = |send_depth: u64, recv_depth: u64| {
         let limits = QueuePairLimits {
             send_depth: send_depth as u32,
@@ -291,9 +342,12 @@ fn make_pairs(
             recv_pieces: 1,
             inline_bytes: 0,
         };
-        let (send_cq, recv_cq) = (queue.clone(), queue.clone());
+        let (send_cq, recv_cq) = (adapter.queue.clone(), adapter.queue.clone());
         let init = QueuePairInit { kind: plan.kind, send_cq, recv_cq, limits, signal_all: false };
-        let pair = domain.create_qp(&init).map_err(call(info, "make a queue pair"))?;
+        let pair = adapter.domain.create_qp(&init).map_err(|cause| match cause {
+            VerbsError::NoSuchKind { device, kind } => DeviceError::Refuses { device, kind, peer: way.peer },
+            cause => call(&info.name, "make a queue pair")(cause),
+        })?;
         // The system may give less than it was asked for.
         let given = pair.limits();
         for (needed, limit) in [(send_depth, given.send_depth.into()), (recv_depth, given.recv_depth.into())] {
@@ -301,8 +355,7 @@ fn make_pairs(
                 return Err(DeviceError::Depth { device: info.name.clone(), needed, limit });
             }
         }
-        let psn = getrandom::u32().map_err(DeviceError::Random)? & PSN_MASK;
-        let end = End { number: pair.qp_num(), psn };
+        let end = End::new(&*pair)?;
         Ok((pair, end))
     };
     let frame = info.limits.depth_of(plan.frame.into());
@@ -311,7 +364,7 @@ fn make_pairs(
     let (moves, moves_end) = make(chunks, chunks)?;
     let mut rdma = None;
     if asks && plan.kind == QueuePairKind::Rc {
-        let (out, out_end) = make((rdma::REQUESTS * rdma::DEPTH) as u64, 1)?;
+        let (out, out_end) = make(ONE_SIDED as u64, 1)?;
         let (into, into_end) = make(1, 1)?;
         rdma = Some(([out, into], (out_end, into_end)));
     }
@@ -320,98 +373,39 @@ fn make_pairs(
     Ok((both, Ends { frames: frames_end, moves: moves_end, rdma: ends }))
 }
 
-/// Takes a queue pair from RESET to RTS.
-fn bring_up(
-    port: &Port,
-    plan: &Plan,
-    peer: u32,
-    offer: &Offer,
-    pair: &dyn QueuePair,
-    (own, theirs): (End, End),
-    service: Service,
-) -> Result<(), DeviceError> {
-    let path =
-        Path { remote_gid: Gid(offer.gid), local_gid_index: port.gid.index, remote_qp: theirs.number, mtu: plan.mtu };
-    let steps = [
-        Transition::Init { port: port.number, access: service.access },
-        Transition::ReadyToReceive {
-            path,
-            recv_psn: theirs.psn,
-            reads_served: service.reads,
-            min_rnr_timer: RNR_TIMER,
-        },
-        Transition::ReadyToSend {
-            send_psn: own.psn,
-            timeout: TIMEOUT,
-            retries: RETRIES,
-            rnr_retries: RNR_RETRIES,
-            reads_in_flight: service.reads,
-        },
-    ];
-    for step in steps {
-        pair.modify(&step).map_err(|cause| DeviceError::Connect {
-            device: port.device.info().name.clone(),
-            qp: own.number,
-            peer,
-            peer_device: offer.device.clone(),
-            peer_qp: theirs.number,
-            state: step.target(),
-            cause: Box::new(cause),
-        })?;
-    }
-    Ok(())
-}
+#[cfg(test)]
+mod tests {
+    use super::super::offer::tests::offer;
+    use super::*;
 
-/// Memory for the frames of all links: one region, cut into places that each lie in one registration.
-struct Places {
-    region: Region,
-    registered: Arc<Registered>,
-    /// The rest of the pieces that the device registers.
-    pieces: Vec<std::ops::Range<usize>>,
-}
-
-impl Places {
-    /// Places start at multiples of this, so that no two share a cache line.
-    const GRAIN: usize = 64;
-
-    fn new(
-        domain: &dyn ProtectionDomain,
-        info: &DeviceInfo,
-        plans: &[Option<Plan>],
-        flow: &Flow,
-        cells: usize,
-    ) -> Result<Places, DeviceError> {
-        let rule: ChunkRule = info.limits.registration;
-        let each = |plan: &Plan| (plan.frame as usize).next_multiple_of(Self::GRAIN);
-        let of = |plan: &Plan| (plan.receives(flow) + plan.sends()) * each(plan) + cells * Self::GRAIN;
-        let len: usize = plans.iter().flatten().map(of).sum();
-        let longest = plans.iter().flatten().map(each).max().unwrap_or(0);
-        // The end of each piece may be too short for one more place.
-        let spare = (rule.pieces(0, len).len() + 1) * longest;
-        let region = Region::alloc((len + spare).max(1)).map_err(|cause| DeviceError::Memory(cause.to_string()))?;
-        let registered =
-            Registered::new(domain, info, &region).map_err(call(info, "register the memory for frames"))?;
-        let mut pieces = region.registrations(rule);
-        pieces.reverse();
-        Ok(Places { region, registered: Arc::new(registered), pieces })
+    fn said(generation: u64, leads: Vec<Option<u32>>) -> Said {
+        Said { generation, offers: vec![offer(true, None)], leads: vec![leads.clone(), leads] }
     }
 
-    fn cut(&mut self, len: usize, count: usize) -> Result<Vec<Piece>, DeviceError> {
-        let memory = self.region.expose().map_err(|cause| DeviceError::Memory(cause.to_string()))?;
-        let mut places = Vec::with_capacity(count);
-        while places.len() < count {
-            let full = || DeviceError::Memory("the device registers pieces shorter than frames".into());
-            let piece = self.pieces.last_mut().ok_or_else(full)?;
-            let start = piece.start.next_multiple_of(Self::GRAIN);
-            if start + len > piece.end {
-                self.pieces.pop();
-                continue;
-            }
-            piece.start = start + len;
-            let memory = memory.slice(start..start + len);
-            let lkey = self.registered.key(&memory).ok_or_else(full)?;
-            places.push(Piece { memory, lkey });
-        }
-        Ok(places)
+    fn way(theirs: Said) -> Result<Way, DeviceError> {
+        Way::new(&FabricOptions::default(), 0, 1, &[said(7, vec![Some(0)]), theirs])
+    }
+
+    #[test]
+    fn a_rank_of_another_run_is_refused() {
+        assert!(way(said(7, vec![Some(0)])).is_ok());
+        let text = way(said(8, vec![Some(0)])).err().unwrap().to_string();
+        assert!(text.contains("rank 1") && text.contains("another run"), "{text}");
+    }
+
+    #[test]
+    fn a_rank_that_names_devices_of_which_it_says_nothing_is_refused() {
+        assert!(matches!(way(said(7, vec![Some(1)])), Err(DeviceError::Unsaid { peer: 1 })));
+        assert!(matches!(way(said(7, vec![])), Err(DeviceError::NoCommonCable { peer: 1, .. })));
+        let silent = Said { leads: vec![], ..said(7, vec![]) };
+        assert!(matches!(way(silent), Err(DeviceError::NoCommonCable { peer: 1, .. })));
+    }
+
+    #[test]
+    fn a_rank_whose_address_is_zero_is_refused() {
+        let mut theirs = said(7, vec![Some(0)]);
+        theirs.offers[0].gid = [0; 16];
+        let text = way(theirs).err().unwrap().to_string();
+        assert!(text.contains("rank 1's a") && text.contains("GID") && text.contains("zero"), "{text}");
     }
 }

@@ -1,4 +1,6 @@
-use fulmen_verbs::{GidError, QueuePairState, VerbsError};
+use fulmen_verbs::{GidError, QueuePairKind, QueuePairState, VerbsError};
+
+use super::info::RailEnd;
 
 /// Why devices do not connect the ranks.
 #[derive(Debug, thiserror::Error)]
@@ -80,25 +82,92 @@ pub enum DeviceError {
         cause: Box<VerbsError>,
     },
     /// A queue pair does not connect.
-    #[error(
-        "queue pair {qp} of {device} does not connect with queue pair {peer_qp} of rank {peer}'s {peer_device} (going to {state}): {cause}"
-    )]
+    #[error("{here} does not connect with rank {peer}'s {there}, going to {state}: {cause}")]
     Connect {
-        /// The device here.
-        device: String,
-        /// The queue pair here.
-        qp: u32,
+        /// The end here.
+        here: Box<RailEnd>,
         /// The other rank.
         peer: u32,
-        /// Its device.
-        peer_device: String,
-        /// Its queue pair.
-        peer_qp: u32,
+        /// Its end.
+        there: Box<RailEnd>,
         /// The state that the queue pair here was to go to.
         state: QueuePairState,
         /// Why it did not.
         cause: Box<VerbsError>,
     },
+    /// A device has not what it says.
+    #[error(
+        "{device} says that it has {kind} queue pairs, and refuses to make one for the link with rank {peer}: update its driver, or give another device"
+    )]
+    Refuses {
+        /// The device.
+        device: String,
+        /// The kind.
+        kind: QueuePairKind,
+        /// The other rank.
+        peer: u32,
+    },
+    /// What another rank says of its device cannot be.
+    #[error("rank {peer}'s {device} (port {port}) cannot be connected with: {problem}")]
+    Told {
+        /// The other rank.
+        peer: u32,
+        /// Its device.
+        device: String,
+        /// The port.
+        port: u8,
+        /// What is wrong.
+        problem: String,
+    },
+    /// Another rank named a device of which it said nothing.
+    #[error("rank {peer} names a device of which it says nothing: build all ranks from one release")]
+    Unsaid {
+        /// The other rank.
+        peer: u32,
+    },
+    /// The cables name a device that this rank has not.
+    #[error(
+        "{device} is to lead to rank {peer}, and this rank has no such device ({}): correct the list of cables",
+        if .known.is_empty() { "it has none".to_owned() } else { format!("it has {}", .known.join(", ")) }
+    )]
+    UnknownCable {
+        /// The name.
+        device: String,
+        /// The other rank.
+        peer: u32,
+        /// The names of the devices that there are.
+        known: Vec<String>,
+    },
+    /// The cables name no device for a rank.
+    #[error("no cable leads to rank {peer}: connect each two hosts, and name the device in the list of cables")]
+    NoCable {
+        /// The other rank.
+        peer: u32,
+    },
+    /// No device that leads to a rank can be used.
+    #[error("no cable to rank {peer} can be used: {}", .problems.join("; "))]
+    DeadCable {
+        /// The other rank.
+        peer: u32,
+        /// Why not, for each.
+        problems: Vec<String>,
+    },
+    /// No cable between two ranks can be used at both ends.
+    #[error(
+        "no cable to rank {peer} can be used at both ends (here {}, there {}, in the order of the list): list them in one order, and see to those that are missing",
+        .ours.join(" and "), .theirs.join(" and ")
+    )]
+    NoCommonCable {
+        /// The other rank.
+        peer: u32,
+        /// The devices that can be used here; `none` for others.
+        ours: Vec<String>,
+        /// The same there.
+        theirs: Vec<String>,
+    },
+    /// There is no thread to wait on a device's channel.
+    #[error("no thread to wait on the channel of a device: {0}")]
+    Thread(std::io::Error),
     /// There is no memory for frames.
     #[error("no memory for frames: {0}")]
     Memory(String),
@@ -122,8 +191,20 @@ pub(super) enum PortError {
     NoPorts { device: String },
 }
 
+impl PortError {
+    /// Whether it may be different in a moment.
+    pub(super) fn may_pass(&self) -> bool {
+        matches!(self, PortError::Inactive { .. } | PortError::Gid { .. })
+    }
+}
+
 /// How many ranks would fit, where the need grows with the other ranks.
 fn most_ranks(limit: u64, needed: u64, ranks: u32) -> u64 {
     let each = needed / u64::from(ranks.max(2) - 1);
     1 + limit / each.max(1)
+}
+
+/// Why a call did not do what it was to do.
+pub(super) fn call<'a>(device: &'a str, what: &'static str) -> impl Fn(VerbsError) -> DeviceError + 'a {
+    move |cause| DeviceError::Call { device: device.to_owned(), what, cause: Box::new(cause) }
 }

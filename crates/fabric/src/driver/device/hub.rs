@@ -1,10 +1,11 @@
-//! The completion queue of a rank, and where its threads park.
+//! The completion queues of a rank, one for each device in use, and where its threads park.
 //!
-//! All links complete into one queue. Whoever polls it deals the completions out to the links' *inboxes*, in order; the
-//! thread that moves a link on takes them from there.
+//! All links over a device complete into its queue. Whoever polls it deals the completions out to the links' *inboxes*, in
+//! order; the thread that moves a link on takes them from there.
 //!
-//! Of the threads that park, one waits on the queue's channel: the *lookout*. The others wait on a doorbell, which the
-//! lookout rings when it returns, whatever the reason, so that the next one takes its place.
+//! Over one device, of the threads that park, one waits on the queue's channel: the *lookout*. The others wait on a doorbell,
+//! which the lookout rings when it returns, whatever the reason, so that the next one takes its place. Nobody can wait on
+//! several channels at once: over several devices all threads wait on the doorbell, and [`Watch`]es ring it.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -15,9 +16,10 @@ use std::time::{Duration, Instant};
 use fulmen_reach::Doorbell;
 use fulmen_verbs::{Completion, CompletionChannel, CompletionOpcode, CompletionQueue, CompletionStatus};
 
+use super::watch::Watch;
 use crate::driver::{Broken, Parker};
 
-/// The longest that a lookout may still be parked when the hub closes: threads park for 50 ms at a time.
+/// The longest that somebody may still be parked on a channel when the hub closes: for 50 ms at a time.
 const LOOKOUT: Duration = Duration::from_secs(2);
 
 /// Completions that are taken out of the queue at a time.
@@ -79,6 +81,8 @@ fn peer_of(number: u64) -> usize {
 
 /// Completions of one link.
 struct Inbox {
+    /// The queue into which the link's requests complete.
+    queue: usize,
     /// How many there are, to be looked at without the lock.
     count: AtomicUsize,
     list: Mutex<VecDeque<Completion>>,
@@ -90,50 +94,96 @@ struct Dealer {
     queue: Option<Arc<dyn CompletionQueue>>,
 }
 
-/// See the [module](self).
-pub(crate) struct Hub {
+/// The queue of one device.
+struct Queue {
     /// Gone when the hub is closed.
     channel: Mutex<Option<Arc<dyn CompletionChannel>>>,
     /// Held from taking completions to their being dealt out, which keeps them in order.
     dealer: Mutex<Dealer>,
-    /// By rank.
-    inboxes: Vec<Inbox>,
-    lookout: AtomicBool,
-    bell: Doorbell,
     /// Why nothing completes any more.
-    failed: OnceLock<String>,
+    failed: Arc<OnceLock<String>>,
 }
 
-impl Hub {
-    /// `entries` is the most that can be in each inbox.
-    pub(super) fn new(
-        queue: Arc<dyn CompletionQueue>,
-        channel: Arc<dyn CompletionChannel>,
-        bell: Doorbell,
-        ranks: u32,
-        entries: usize,
-    ) -> Hub {
-        let inbox = |_| Inbox { count: AtomicUsize::new(0), list: Mutex::new(VecDeque::with_capacity(entries)) };
-        Hub {
-            channel: Mutex::new(Some(channel)),
-            dealer: Mutex::new(Dealer { batch: [NONE; BATCH], queue: Some(queue) }),
-            inboxes: (0..ranks).map(inbox).collect(),
-            lookout: AtomicBool::new(false),
-            bell,
-            failed: OnceLock::new(),
-        }
+impl Queue {
+    fn fail(&self, cause: String) {
+        // The first cause stays.
+        let _ = self.failed.set(cause);
     }
 
-    /// Takes what has completed out of the queue and gives it to the links: whether there was anything.
-    pub(crate) fn deal(&self) -> bool {
-        let mut dealer = lock(&self.dealer);
+    /// Asks for an event: false if nothing comes here any more.
+    fn ask(&self) -> bool {
+        match lock(&self.dealer).queue.as_ref().map(|queue| queue.request_notify(false)) {
+            Some(Ok(())) => return true,
+            Some(Err(cause)) => self.fail(cause.to_string()),
+            // Nobody waits long for what has ended.
+            None => thread::yield_now(),
+        }
+        false
+    }
+}
+
+/// See the [module](self).
+pub(crate) struct Hub {
+    queues: Vec<Queue>,
+    /// By rank; none where there is no link.
+    inboxes: Vec<Option<Inbox>>,
+    lookout: AtomicBool,
+    bell: Doorbell,
+    /// Where there are several queues.
+    watches: Mutex<Vec<Watch>>,
+}
+
+/// A queue and the channel that tells of it.
+pub(super) type Told = (Arc<dyn CompletionQueue>, Arc<dyn CompletionChannel>);
+
+impl Hub {
+    /// `links` are, by rank, the queue into which a link completes and the most that can be in its inbox.
+    ///
+    /// # Errors
+    /// There are several queues, and the system gives no thread to watch them.
+    pub(super) fn new(queues: Vec<Told>, links: &[Option<(usize, usize)>], bell: Doorbell) -> std::io::Result<Hub> {
+        let inbox = |link: &Option<(usize, usize)>| {
+            let (queue, entries) = (*link)?;
+            let list = Mutex::new(VecDeque::with_capacity(entries));
+            Some(Inbox { queue, count: AtomicUsize::new(0), list })
+        };
+        let alone = queues.len() < 2;
+        let mut watches = Vec::new();
+        let mut queue = |(queue, channel): Told| {
+            let failed = Arc::new(OnceLock::new());
+            if !alone {
+                watches.push(Watch::start(channel.clone(), bell.clone(), failed.clone())?);
+            }
+            let dealer = Mutex::new(Dealer { batch: [NONE; BATCH], queue: Some(queue) });
+            Ok(Queue { channel: Mutex::new(Some(channel)), dealer, failed })
+        };
+        Ok(Hub {
+            queues: queues.into_iter().map(&mut queue).collect::<std::io::Result<_>>()?,
+            inboxes: links.iter().map(inbox).collect(),
+            lookout: AtomicBool::new(false),
+            bell,
+            watches: Mutex::new(watches),
+        })
+    }
+
+    /// Takes what has completed out of the queue of a link and gives it to the links: whether there was anything.
+    pub(crate) fn deal(&self, peer: u32) -> bool {
+        self.inboxes[peer as usize].as_ref().is_some_and(|inbox| self.deal_from(&self.queues[inbox.queue]))
+    }
+
+    fn deal_all(&self) -> bool {
+        self.queues.iter().fold(false, |any, queue| self.deal_from(queue) | any)
+    }
+
+    fn deal_from(&self, from: &Queue) -> bool {
+        let mut dealer = lock(&from.dealer);
         let Dealer { batch, queue: Some(queue) } = &mut *dealer else { return false };
         let mut any = false;
         loop {
             match queue.poll(&mut batch[..]) {
                 Ok(count) => {
                     for completion in &batch[..count] {
-                        self.give(completion);
+                        self.give(from, completion);
                     }
                     any |= count > 0;
                     if count < BATCH {
@@ -141,77 +191,77 @@ impl Hub {
                     }
                 }
                 Err(cause) => {
-                    self.fail(cause.to_string());
+                    from.fail(cause.to_string());
                     return true;
                 }
             }
         }
     }
 
-    fn give(&self, completion: &Completion) {
+    fn give(&self, from: &Queue, completion: &Completion) {
         match self.inboxes.get(peer_of(completion.wr_id)) {
-            Some(inbox) => {
+            Some(Some(inbox)) => {
                 let mut list = lock(&inbox.list);
                 list.push_back(*completion);
                 inbox.count.store(list.len(), Ordering::Release);
             }
-            None => self.fail(format!("a completion of the unknown request {}", completion.wr_id)),
+            _ => from.fail(format!("a completion of the unknown request {}", completion.wr_id)),
         }
     }
 
-    fn fail(&self, cause: String) {
-        // The first cause stays.
-        let _ = self.failed.set(cause);
-    }
-
-    /// Whether the link with `peer` has something to take, or no link ever will.
+    /// Whether the link with `peer` has something to take, or never will.
     #[inline]
     pub(crate) fn has_work(&self, peer: u32) -> bool {
-        self.inboxes[peer as usize].count.load(Ordering::Acquire) > 0 || self.failed.get().is_some()
+        let Some(inbox) = &self.inboxes[peer as usize] else { return false };
+        inbox.count.load(Ordering::Acquire) > 0 || self.queues[inbox.queue].failed.get().is_some()
     }
 
     /// Exchanges a link's inbox for an empty list.
     pub(super) fn take(&self, peer: u32, empty: &mut VecDeque<Completion>) -> Result<(), Broken> {
-        let inbox = &self.inboxes[peer as usize];
+        let Some(inbox) = &self.inboxes[peer as usize] else { return Ok(()) };
         if inbox.count.load(Ordering::Acquire) > 0 {
             let mut list = lock(&inbox.list);
             std::mem::swap(&mut *list, empty);
             inbox.count.store(0, Ordering::Release);
-        } else if let Some(cause) = self.failed.get() {
+        } else if let Some(cause) = self.queues[inbox.queue].failed.get() {
             return Err(Broken(cause.clone()));
         }
         Ok(())
     }
 
-    /// Parks as the lookout.
-    fn look_out(&self, timeout: Duration, awake: &mut dyn FnMut() -> bool) {
+    /// Parks as the lookout of the only queue.
+    fn look_out(&self, queue: &Queue, timeout: Duration, awake: &mut dyn FnMut() -> bool) {
         // In this order: what completes before the request is found by dealing, what completes after it makes an event.
-        let notify = |queue: &Arc<dyn CompletionQueue>| queue.request_notify(false);
-        if let Err(cause) = lock(&self.dealer).queue.as_ref().map_or(Ok(()), notify) {
-            self.fail(cause.to_string());
+        if !queue.ask() || self.deal_from(queue) || awake() {
             return;
         }
-        if self.deal() || awake() {
-            return;
-        }
-        let Some(channel) = lock(&self.channel).clone() else {
-            // Nobody waits long for what has ended.
-            thread::yield_now();
-            return;
-        };
+        let Some(channel) = lock(&queue.channel).clone() else { return };
         match channel.wait(timeout) {
             Ok(true) => {
-                self.deal();
+                self.deal_from(queue);
             }
             Ok(false) => {}
-            Err(cause) => self.fail(cause.to_string()),
+            Err(cause) => queue.fail(cause.to_string()),
         }
+    }
+
+    /// Parks where watches ring the bell.
+    fn listen(&self, timeout: Duration, awake: &mut dyn FnMut() -> bool) {
+        let listener = self.bell.listen();
+        // In this order, as for the lookout; all that follows the events is announced to the listener.
+        let asked = self.queues.iter().fold(true, |asked, queue| queue.ask() & asked);
+        if !asked || self.deal_all() || awake() {
+            return;
+        }
+        listener.wait(timeout);
+        self.deal_all();
     }
 }
 
 impl Parker for Hub {
     /// A wake that is no completion reaches the lookout only at the end of its time.
     fn park(&self, timeout: Duration, awake: &mut dyn FnMut() -> bool) {
+        let [queue] = &self.queues[..] else { return self.listen(timeout, awake) };
         if self.lookout.swap(true, Ordering::AcqRel) {
             let listener = self.bell.listen();
             // The lookout may have left before it could see that this thread listens.
@@ -220,7 +270,7 @@ impl Parker for Hub {
             }
             return;
         }
-        self.look_out(timeout, awake);
+        self.look_out(queue, timeout, awake);
         self.lookout.store(false, Ordering::Release);
         self.bell.notify();
     }
@@ -229,12 +279,21 @@ impl Parker for Hub {
         self.bell.notify();
     }
 
-    /// Waits for the lookout, which has the channel in its hands for as long as it is parked.
+    /// Waits for whoever has a channel in its hands for as long as it is parked.
     fn close(&self) {
-        lock(&self.dealer).queue = None;
-        let channel = lock(&self.channel).take();
+        let watches = std::mem::take(&mut *lock(&self.watches));
+        watches.iter().for_each(Watch::stop);
+        drop(watches);
+        let channels: Vec<_> = self
+            .queues
+            .iter()
+            .filter_map(|queue| {
+                lock(&queue.dealer).queue = None;
+                lock(&queue.channel).take()
+            })
+            .collect();
         let end = Instant::now() + LOOKOUT;
-        while channel.as_ref().is_some_and(|channel| Arc::strong_count(channel) > 1) && Instant::now() < end {
+        while channels.iter().any(|channel| Arc::strong_count(channel) > 1) && Instant::now() < end {
             thread::sleep(Duration::from_millis(1));
         }
     }

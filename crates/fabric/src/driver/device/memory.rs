@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use fulmen_memory::{Exposed, Region};
-use fulmen_verbs::{Access, DeviceInfo, MemoryRegion, ProtectionDomain, VerbsError};
+use fulmen_memory::{ChunkRule, Exposed, Region};
+use fulmen_verbs::{Access, MemoryRegion, ProtectionDomain, VerbsError};
 
-/// A region, registered whole: in as many pieces as the device asks for.
+/// A region, registered whole: in pieces that the device can register.
 pub(crate) struct Registered {
     region: u64,
     /// In the order of their addresses.
@@ -13,12 +13,13 @@ pub(crate) struct Registered {
 }
 
 impl Registered {
+    /// Cut as `rule` says, which is the device's or a stricter one.
     pub(super) fn new(
         domain: &dyn ProtectionDomain,
-        info: &DeviceInfo,
+        rule: ChunkRule,
         region: &Region,
     ) -> Result<Registered, VerbsError> {
-        let pieces = region.registrations(info.limits.registration);
+        let pieces = region.registrations(rule);
         // SENDs and RECVs need no more rights.
         let register = |piece| domain.register(region, piece, Access::LOCAL_WRITE);
         Ok(Registered { region: region.id(), pieces: pieces.into_iter().map(register).collect::<Result<_, _>>()? })

@@ -1,8 +1,9 @@
 //! Links over RDMA devices.
 //!
-//! Each link has two queue pairs on one device: one for frames, one for the bytes of large messages. Both are RC where both
+//! All links run over one device, or, where each cable joins two hosts, each over the one that leads to its peer
+//! ([`route`]). Each link has two queue pairs: one for frames, one for the bytes of large messages. Both are RC where both
 //! devices have it, else UC, whether it holds a SEND until its RECV is posted or loses it; messages use nothing
-//! else than SEND and RECV, so that the narrowest device will do. All links of a rank complete into one queue: the [`Hub`].
+//! else than SEND and RECV, so that the narrowest device will do. All links over a device complete into one queue: the [`Hub`] has them.
 //!
 //! - *Frames* ([`frames`]) are copied into registered memory and out of it. A RECV is posted for every frame that the peer
 //!   has credits for, so that no SEND ever waits for one. Over UC each frame is sealed, and comes again until it is
@@ -13,20 +14,27 @@
 //! - A completion that failed ends its link, with the first cause. A device that says nothing about a dead peer leaves that
 //!   to the coordinator ([`liveness`](crate::liveness)).
 
+mod bring_up;
 mod connect;
 mod error;
 mod frames;
 mod hub;
+mod info;
 mod memory;
 mod moves;
 mod needs;
+mod offer;
+mod places;
 mod plan;
 mod port;
 mod rail;
 mod rdma;
+mod route;
+mod watch;
 
-pub(crate) use connect::{Rails, connect};
+pub(crate) use connect::{Given, Rails, connect};
 pub use error::DeviceError;
+pub use info::{RailEnd, RailInfo};
 pub(crate) use memory::Registered;
 pub use needs::{Need, Needs, needs};
 pub(crate) use rail::Rail;

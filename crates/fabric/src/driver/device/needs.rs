@@ -1,9 +1,10 @@
 //! What links take of a device, told before any is made.
 
-use fulmen_verbs::{DeviceInfo, Mtu};
+use fulmen_verbs::DeviceInfo;
 
 use super::error::DeviceError;
-use super::plan::{Offer, Plan};
+use super::offer::Offer;
+use super::plan::Plan;
 use super::rdma;
 use crate::FabricOptions;
 use crate::options::Flow;
@@ -44,7 +45,7 @@ pub struct Need {
 pub fn needs(peers: u32, options: &FabricOptions, info: &DeviceInfo) -> Result<Needs, DeviceError> {
     let (limits, flow) = (&info.limits, &options.flow);
     // The plan of a device with long queues says how long they have to be.
-    let mut offer = Offer::new(info, 0, [1; 16], Mtu::B4096);
+    let mut offer = Offer::of(info);
     let plan = Plan::new(options, &offer, &offer, 1).or_else(|error| {
         offer.queue_depth = u32::MAX;
         if matches!(error, DeviceError::Depth { .. }) { Plan::new(options, &offer, &offer, 1) } else { Err(error) }
@@ -90,7 +91,6 @@ pub(super) fn frame_bytes(plan: &Plan, flow: &Flow, cells: usize) -> usize {
 mod tests {
     use fulmen_reach::Node;
     use fulmen_soft::{Profile, SoftDevice};
-    use fulmen_verbs::Device;
 
     use super::*;
 

@@ -1,9 +1,9 @@
 //! What both ends of a link make of what their devices can do.
 
-use fulmen_verbs::{DeviceInfo, Mtu, QueuePairKind};
-use serde::{Deserialize, Serialize};
+use fulmen_verbs::{Mtu, QueuePairKind};
 
 use super::DeviceError;
+use super::offer::Offer;
 use crate::FabricOptions;
 use crate::driver::check::TRAILER;
 use crate::engine::{Config, Reliable, Rendezvous};
@@ -18,34 +18,13 @@ const LONGEST_CHUNK: u64 = 512 << 10;
 /// The most chunks of a link that are posted at a time, in each direction.
 const MOST_CHUNKS: u32 = 8;
 
-/// What a rank tells about its device.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Offer {
-    pub generation: u64,
-    /// The device's name, for errors.
-    pub device: String,
-    pub gid: [u8; 16],
-    /// Bytes of the largest transmission unit.
-    pub mtu: u32,
-    /// RC queue pairs.
-    pub reliable: bool,
-    /// UC queue pairs.
-    pub unreliable: bool,
-    pub immediate: bool,
-    pub frame: Option<u32>,
-    pub message_bytes: u64,
-    pub queue_depth: u32,
-    /// What its device does for one-sided operations, as bits of `Rights`.
-    pub verbs: u8,
-    /// READs and atomics in flight.
-    pub reads: u8,
-}
-
 /// What the two ends of a link agree on. Both find the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Plan {
     pub kind: QueuePairKind,
     pub mtu: Mtu,
+    /// READs and atomics in flight, in each direction.
+    pub reads: u8,
     /// Bytes of the longest frame, with what guards it.
     pub frame: u32,
     /// Bytes of each chunk of a move but the last.
@@ -56,31 +35,6 @@ pub(super) struct Plan {
     pub immediate: bool,
     /// Whether frames and messages carry checksums.
     pub verify: bool,
-}
-
-impl Offer {
-    pub(super) fn new(info: &DeviceInfo, generation: u64, gid: [u8; 16], mtu: Mtu) -> Offer {
-        let (can, limits) = (&info.capabilities, &info.limits);
-        Offer {
-            generation,
-            device: info.name.clone(),
-            gid,
-            mtu: mtu.bytes(),
-            reliable: can.rc,
-            unreliable: can.uc,
-            immediate: can.immediate,
-            frame: limits.frame,
-            message_bytes: limits.message_bytes,
-            queue_depth: limits.queue_depth,
-            verbs: super::rdma::verbs(can).bits(),
-            reads: limits.reads_in_flight.min(16),
-        }
-    }
-
-    /// What a request of so many bytes takes of a queue's depth.
-    fn depth_of(&self, bytes: u64) -> u64 {
-        self.frame.map_or(1, |frame| bytes.div_ceil(u64::from(frame.max(1))).max(1))
-    }
 }
 
 impl Plan {
@@ -94,13 +48,15 @@ impl Plan {
         } else {
             return Err(DeviceError::Kinds { ours: ours.device.clone(), peer, theirs: theirs.device.clone() });
         };
+        theirs.check(ours, peer)?;
         let mtu = mtu(ours.mtu.min(theirs.mtu));
+        let reads = ours.reads.min(theirs.reads);
         let message = ours.message_bytes.min(theirs.message_bytes);
         // Where a SEND and its RECV cover as many frames of the device, each of the link's frames lies in one.
         let one = [ours.frame, theirs.frame].into_iter().flatten().min().unwrap_or(u32::MAX);
         let frame = u64::from(flow.frame.min(one)).min(message) as u32;
         let (immediate, verify) = (ours.immediate && theirs.immediate, options.verify_data);
-        let mut plan = Plan { kind, mtu, frame, chunk: 0, chunks: 0, immediate, verify };
+        let mut plan = Plan { kind, mtu, reads, frame, chunk: 0, chunks: 0, immediate, verify };
         let buffers = plan.receives(flow).max(plan.sends()) as u64;
         for (end, name) in [(ours, ours.device.clone()), (theirs, format!("rank {peer}'s {}", theirs.device))] {
             let (needed, limit) = (buffers * end.depth_of(frame.into()), u64::from(end.queue_depth));
@@ -172,24 +128,8 @@ fn mtu(bytes: u32) -> Mtu {
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::offer::tests::offer;
     use super::*;
-
-    fn offer(reliable: bool, frame: Option<u32>) -> Offer {
-        Offer {
-            generation: 1,
-            device: "a".into(),
-            gid: [1; 16],
-            mtu: 4096,
-            reliable,
-            unreliable: !reliable,
-            immediate: reliable,
-            frame,
-            message_bytes: 4095 * 4096,
-            queue_depth: 4095,
-            verbs: 0,
-            reads: 16,
-        }
-    }
 
     #[test]
     fn a_frame_of_the_link_is_one_of_the_device() {

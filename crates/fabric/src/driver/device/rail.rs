@@ -316,7 +316,7 @@ impl Rail {
         let end = Instant::now() + FAREWELL;
         while !self.frames.has_gone() && Instant::now() < end {
             thread::yield_now();
-            self.hub.deal();
+            self.hub.deal(self.peer);
             self.hub.take(self.peer, &mut completions)?;
             for completion in completions.drain(..) {
                 if let Some((Work::FrameOut, index)) = Work::of(completion.wr_id) {
@@ -341,7 +341,7 @@ impl Wire for Rail {
             return Ok(false);
         }
         if !self.hub.has_work(self.peer) {
-            self.hub.deal();
+            self.hub.deal(self.peer);
         }
         let result = self.step(link, lent);
         if link.peer_left() {

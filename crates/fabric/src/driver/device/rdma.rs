@@ -39,6 +39,8 @@ pub(super) fn verbs(can: &Capabilities) -> Rights {
 /// How a peer's device finds shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct DeviceKey {
+    /// Which of the owner's devices: what it said about it.
+    number: u32,
     addr: u64,
     rkey: u32,
     /// What the device does with it, as bits of [`Rights`].
@@ -46,6 +48,11 @@ pub(crate) struct DeviceKey {
 }
 
 impl DeviceKey {
+    /// Which of the owner's devices does it.
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+
     pub(crate) fn verbs(&self) -> Rights {
         Rights::from_bits_truncate(self.verbs)
     }
@@ -56,35 +63,43 @@ impl DeviceKey {
     }
 }
 
-/// Registers shared memory, with exactly the rights that it is shared with.
+/// Registers shared memory with each device that links run over, with exactly the rights that it is shared with.
 pub(crate) struct Registrar {
-    domain: Arc<dyn ProtectionDomain>,
-    info: DeviceInfo,
+    /// Each with its number.
+    devices: Vec<(u32, Arc<dyn ProtectionDomain>, DeviceInfo)>,
 }
 
+/// A registration, and how peers name it.
+pub(crate) type DeviceShare = (Arc<dyn MemoryRegion>, DeviceKey);
+
 impl Registrar {
-    pub(super) fn new(domain: Arc<dyn ProtectionDomain>, info: &DeviceInfo) -> Registrar {
-        Registrar { domain, info: info.clone() }
+    pub(super) fn new(devices: Vec<(u32, Arc<dyn ProtectionDomain>, DeviceInfo)>) -> Registrar {
+        Registrar { devices }
     }
 
-    /// `None` for what the device cannot register or does not do: it goes over links.
-    pub(crate) fn register(&self, memory: &Exposed, rights: Rights) -> Option<(Arc<dyn MemoryRegion>, DeviceKey)> {
-        let verbs = verbs(&self.info.capabilities) & rights;
-        let (start, end) = (memory.offset(), memory.offset() + memory.len());
-        if verbs.is_empty() || start == end {
-            return None;
-        }
-        let mut access = Access::empty();
-        access.set(Access::REMOTE_READ, verbs.contains(Rights::READ));
-        access.set(Access::REMOTE_WRITE, verbs.contains(Rights::WRITE));
-        access.set(Access::REMOTE_ATOMIC, verbs.contains(Rights::ATOMIC));
-        access.set(Access::LOCAL_WRITE, verbs.intersects(Rights::WRITE | Rights::ATOMIC));
-        let registered = self.domain.register(memory.region(), start..end, access);
-        let registration =
-            registered.inspect_err(|cause| tracing::debug!(%cause, "shared memory goes over links")).ok()?;
-        let key = DeviceKey { addr: memory.addr() as u64, rkey: registration.rkey(), verbs: verbs.bits() };
-        Some((registration, key))
+    /// What a device cannot register or does not do is left out: it goes over links.
+    pub(crate) fn register(&self, memory: &Exposed, rights: Rights) -> Vec<DeviceShare> {
+        let register = |(number, domain, info): &(u32, Arc<dyn ProtectionDomain>, DeviceInfo)| {
+            register(*number, &**domain, verbs(&info.capabilities) & rights, memory)
+        };
+        self.devices.iter().filter_map(register).collect()
     }
+}
+
+fn register(number: u32, domain: &dyn ProtectionDomain, verbs: Rights, memory: &Exposed) -> Option<DeviceShare> {
+    let (start, end) = (memory.offset(), memory.offset() + memory.len());
+    if verbs.is_empty() || start == end {
+        return None;
+    }
+    let mut access = Access::empty();
+    access.set(Access::REMOTE_READ, verbs.contains(Rights::READ));
+    access.set(Access::REMOTE_WRITE, verbs.contains(Rights::WRITE));
+    access.set(Access::REMOTE_ATOMIC, verbs.contains(Rights::ATOMIC));
+    access.set(Access::LOCAL_WRITE, verbs.intersects(Rights::WRITE | Rights::ATOMIC));
+    let registered = domain.register(memory.region(), start..end, access);
+    let registration = registered.inspect_err(|cause| tracing::debug!(%cause, "shared memory goes over links")).ok()?;
+    let key = DeviceKey { number, addr: memory.addr() as u64, rkey: registration.rkey(), verbs: verbs.bits() };
+    Some((registration, key))
 }
 
 /// What is to be done.
@@ -159,6 +174,8 @@ pub(super) struct RdmaPairs {
     pub out: Arc<dyn QueuePair>,
     /// On which it is asked.
     pub into: Arc<dyn QueuePair>,
+    /// Which of the peer's devices is asked.
+    pub there: u32,
 }
 
 /// What this rank's device does for the operations of one link.
@@ -168,6 +185,7 @@ pub(crate) struct Rdma {
     out: Option<Arc<dyn QueuePair>>,
     /// The one on which it is asked.
     into: Option<Arc<dyn QueuePair>>,
+    there: u32,
     verbs: Rights,
     /// Bytes of the longest request.
     longest: u64,
@@ -203,6 +221,7 @@ impl Rdma {
             peer,
             out: Some(pairs.out),
             into: Some(pairs.into),
+            there: pairs.there,
             verbs: verbs(&info.capabilities),
             longest: info.limits.message_bytes,
             cells,
@@ -216,6 +235,11 @@ impl Rdma {
             batch: Vec::with_capacity(REQUESTS * DEPTH),
             ended: 0,
         }
+    }
+
+    /// Which of the peer's devices it asks.
+    pub(crate) fn there(&self) -> u32 {
+        self.there
     }
 
     /// Whether the device can do this.

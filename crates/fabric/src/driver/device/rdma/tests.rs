@@ -42,7 +42,7 @@ fn rdma() -> (Rdma, Arc<Posted>, Link) {
     let device = SoftDevice::open(&Node::open().unwrap(), Profile::Infiniband).unwrap();
     let domain = device.alloc_pd().unwrap();
     let region = Region::alloc(DEPTH * CELL).unwrap();
-    let registered = Arc::new(Registered::new(&*domain, device.info(), &region).unwrap());
+    let registered = Arc::new(Registered::new(&*domain, device.info().limits.registration, &region).unwrap());
     let memory = region.expose().unwrap();
     let cell = |index| {
         let memory = memory.slice(index * CELL..(index + 1) * CELL);
@@ -50,7 +50,7 @@ fn rdma() -> (Rdma, Arc<Posted>, Link) {
     };
     let cells = (0..DEPTH).map(cell).collect();
     let posted = Arc::new(Posted::default());
-    let pairs = RdmaPairs { out: posted.clone(), into: Arc::new(Posted::default()) };
+    let pairs = RdmaPairs { out: posted.clone(), into: Arc::new(Posted::default()), there: 0 };
     let rdma = Rdma::new(1, device.info(), pairs, cells, (registered.clone(), registered));
     let config: Config = crate::driver::reach::config(&crate::Flow::default(), false);
     (rdma, posted, Link::with_exports(config, Exports::new()))

@@ -1,0 +1,50 @@
+//! What a program is told of a rail.
+
+use std::fmt;
+
+use fulmen_verbs::{Gid, Mtu, QueuePairKind};
+
+/// One end of a rail.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RailEnd {
+    /// The device's name on its host, which may change over a reboot.
+    pub device: String,
+    /// The port, from 1.
+    pub port: u8,
+    /// The port's address, by which the other end names it.
+    pub gid: Gid,
+    /// The address's index in the port's table.
+    pub gid_index: u8,
+    /// The queue pair (for frames, where a rail has several).
+    pub queue_pair: u32,
+}
+
+impl fmt::Display for RailEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let RailEnd { device, port, gid, gid_index, queue_pair } = self;
+        write!(f, "{device} (port {port}, GID {gid} at index {gid_index}, queue pair {queue_pair})")
+    }
+}
+
+/// What a link over devices runs over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RailInfo {
+    /// This rank's end.
+    pub here: RailEnd,
+    /// The peer's end, as it says.
+    pub there: RailEnd,
+    /// The transport service: UC where one of both devices has nothing better.
+    pub kind: QueuePairKind,
+    /// The largest transmission unit of both ends.
+    pub mtu: Mtu,
+    /// Whether this rank's device does one-sided operations on the peer's memory. Else the peer's end of the link does all.
+    pub one_sided: bool,
+}
+
+impl fmt::Display for RailInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} from {} to {}, in units of {} bytes", self.kind, self.here, self.there, self.mtu.bytes())
+    }
+}

@@ -1,0 +1,22 @@
+//! What links run over.
+
+use std::sync::Arc;
+
+use fulmen_reach::Node;
+use fulmen_verbs::Device;
+
+/// What the links of a fabric can run over.
+#[derive(Clone, Default)]
+pub struct Providers {
+    /// This process, as others of the host find it: for windows.
+    pub node: Option<Node>,
+    /// Devices, opened.
+    pub devices: Vec<Arc<dyn Device>>,
+    /// Which of the devices lead to which rank, where cables decide that. Else all links run over the first device that can be used.
+    pub cables: Option<Cables>,
+}
+
+/// Which of this rank's devices lead to which other rank, where each cable joins two hosts (Thunderbolt): names of devices by
+/// rank of the launch, in order of preference. This rank's own entry is empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cables(pub Vec<Vec<String>>);
