@@ -1,5 +1,8 @@
 //! `fulmen devices`: what this machine offers for connecting ranks.
 
+mod machine;
+mod table;
+
 use std::fmt::Write as _;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -10,28 +13,37 @@ use fulmen::parts::memory::Region;
 use fulmen::parts::reach::Node;
 use fulmen::parts::soft::{Profile, SoftDevice};
 use fulmen::parts::verbs::{Device, PortState};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::output::print;
+use machine::Machine;
+pub use machine::{LOOK, LookArgs, look};
 
 /// How long this process may take to map its own memory over the path that peers take.
 const WINDOWS: Duration = Duration::from_secs(10);
 
 /// Show what this machine offers for connecting ranks: devices with their limits and ports, and shared memory.
 ///
-/// Software devices need no hardware: they are there wherever shared memory is. Each keeps the limits and rules of the
-/// hardware that it is named after; `--profile` of the other commands chooses one.
+/// The machine's own RDMA devices come from its verbs library; where there are none, a line says why. Software devices need no
+/// hardware: they are there wherever shared memory is. Each keeps the limits and rules of the hardware that it is named
+/// after. `--device` and `--profile` of the other commands choose one.
 #[derive(clap::Args)]
 pub struct Args {
     /// Print one JSON object, and nothing else, on standard output.
     #[arg(long)]
     json: bool,
+    /// Print the table of docs/devices.md: what each kind of device can do.
+    #[arg(long, conflicts_with = "json")]
+    markdown: bool,
 }
 
 /// Everything that was found.
 #[derive(Serialize)]
 struct Found {
     windows: Windows,
+    /// The machine's own.
+    machine: Machine,
+    /// Those in software.
     devices: Vec<Shown>,
 }
 
@@ -43,11 +55,16 @@ struct Windows {
     problem: Option<String>,
 }
 
-#[derive(Serialize)]
-struct Shown {
+#[derive(Serialize, Deserialize)]
+pub struct Shown {
     name: String,
-    provider: &'static str,
-    profile: &'static str,
+    provider: String,
+    /// The hardware that a software device stands in for.
+    profile: Option<String>,
+    /// What a device of the machine says of itself.
+    firmware: Option<String>,
+    vendor_id: Option<u32>,
+    vendor_part_id: Option<u32>,
     queue_pairs: u32,
     completion_queues: u32,
     completion_entries: u32,
@@ -65,20 +82,22 @@ struct Shown {
     registration_bytes: Option<u64>,
     reads_in_flight: u8,
     /// Names of what it can do.
-    capabilities: Vec<&'static str>,
+    capabilities: Vec<String>,
     ports: Vec<Port>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 struct Port {
     number: u8,
-    state: &'static str,
+    state: String,
     link_layer: String,
     mtu: u32,
+    /// Gigabits a second on the wire, if the device says so.
+    gigabits: Option<f64>,
     gids: Vec<Gid>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 struct Gid {
     index: u8,
     gid: String,
@@ -86,6 +105,9 @@ struct Gid {
 
 /// Looks for everything and shows it.
 pub fn devices(args: Args) -> anyhow::Result<ExitCode> {
+    if args.markdown {
+        return print(&table::markdown()?);
+    }
     let node = Node::open().context("cannot share memory with other processes, which every device here needs")?;
     let problem = try_windows(&node).err().map(|error| format!("{error:#}"));
     let open = |profile: Profile| -> anyhow::Result<(Profile, Arc<dyn Device>)> {
@@ -94,9 +116,10 @@ pub fn devices(args: Args) -> anyhow::Result<ExitCode> {
     };
     // All are open at once, as a program would have them, so that their names differ.
     let devices = Profile::ALL.into_iter().map(open).collect::<anyhow::Result<Vec<_>>>()?;
-    let shown = devices.iter().map(|(profile, device)| show(*profile, &**device));
+    let shown = devices.iter().map(|(profile, device)| show(Some(*profile), &**device));
     let found = Found {
         windows: Windows { available: problem.is_none(), problem },
+        machine: Machine::find(),
         devices: shown.collect::<anyhow::Result<_>>()?,
     };
     let text = if args.json { serde_json::to_string(&found)? + "\n" } else { describe(&found) };
@@ -116,7 +139,7 @@ pub fn try_windows(node: &Node) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn show(profile: Profile, device: &dyn Device) -> anyhow::Result<Shown> {
+fn show(profile: Option<Profile>, device: &dyn Device) -> anyhow::Result<Shown> {
     let info = device.info();
     let (limits, can) = (&info.limits, &info.capabilities);
     let capabilities = [
@@ -130,6 +153,7 @@ fn show(profile: Profile, device: &dyn Device) -> anyhow::Result<Shown> {
         ("holds_sends", can.holds_sends),
         ("acknowledges", can.acknowledges),
         ("reports_dead_peers", can.reports_dead_peers),
+        ("dma_buf", can.dma_buf),
     ];
     let ports = (1..=info.ports).map(|number| {
         let port = device.port(number)?;
@@ -141,16 +165,21 @@ fn show(profile: Profile, device: &dyn Device) -> anyhow::Result<Shown> {
                 PortState::Initializing => "initializing",
                 PortState::Armed => "armed",
                 PortState::Active => "active",
-            },
+            }
+            .to_string(),
             link_layer: port.link_layer.to_string(),
             mtu: port.active_mtu.bytes(),
+            gigabits: None,
             gids: gids.iter().map(|entry| Gid { index: entry.index, gid: entry.gid.to_string() }).collect(),
         })
     });
     Ok(Shown {
         name: info.name.clone(),
-        provider: info.provider,
-        profile: profile.name(),
+        provider: info.provider.to_string(),
+        profile: profile.map(|profile| profile.name().to_string()),
+        firmware: None,
+        vendor_id: None,
+        vendor_part_id: None,
         queue_pairs: limits.queue_pairs,
         completion_queues: limits.completion_queues,
         completion_entries: limits.completion_entries,
@@ -164,7 +193,7 @@ fn show(profile: Profile, device: &dyn Device) -> anyhow::Result<Shown> {
         registration_boundary: limits.registration.boundary,
         registration_bytes: limits.registration.max_len,
         reads_in_flight: limits.reads_in_flight,
-        capabilities: capabilities.into_iter().filter(|(_, has)| *has).map(|(name, _)| name).collect(),
+        capabilities: capabilities.into_iter().filter(|(_, has)| *has).map(|(name, _)| name.to_string()).collect(),
         ports: ports.collect::<anyhow::Result<_>>()?,
     })
 }
@@ -175,11 +204,27 @@ fn describe(found: &Found) -> String {
         Some(problem) => format!("windows    not available: {problem}\n"),
     };
     for device in &found.devices {
-        let depth = match device.frame_bytes {
-            Some(frame) => format!("{} frames of {frame} bytes", device.queue_depth),
-            None => format!("{} requests", device.queue_depth),
+        let _ = writeln!(
+            text,
+            "\n{} {}   --profile {}",
+            device.provider,
+            device.name,
+            device.profile.as_deref().unwrap_or_default()
+        );
+        device.describe(&mut text);
+    }
+    found.machine.describe(&mut text);
+    text
+}
+
+impl Shown {
+    /// Everything below its name.
+    fn describe(&self, text: &mut String) {
+        let depth = match self.frame_bytes {
+            Some(frame) => format!("{} frames of {frame} bytes", self.queue_depth),
+            None => format!("{} requests", self.queue_depth),
         };
-        let registration = match (device.registration_boundary, device.registration_bytes) {
+        let registration = match (self.registration_boundary, self.registration_bytes) {
             (None, None) => "of any size".to_string(),
             (Some(boundary), None) => format!("not across a {} GiB boundary", boundary >> 30),
             (None, Some(bytes)) => format!("up to {bytes} bytes each"),
@@ -189,35 +234,32 @@ fn describe(found: &Found) -> String {
         };
         let _ = writeln!(
             text,
-            "\n{} {}   --profile {}\n  can        {}\n  queues     {} queue pairs of {depth}, {} completion queues of {} \
-             entries, {} protection domains\n  memory     {} registrations {registration}\n  requests   {} pieces, {} bytes \
-             inline, messages up to {} bytes, {} reads in flight",
-            device.provider,
-            device.name,
-            device.profile,
-            device.capabilities.join(", "),
-            device.queue_pairs,
-            device.completion_queues,
-            device.completion_entries,
-            device.protection_domains,
-            device.memory_regions,
-            device.pieces,
-            device.inline_bytes,
-            device.message_bytes,
-            device.reads_in_flight,
+            "  can        {}\n  queues     {} queue pairs of {depth}, {} completion queues of {} entries, {} protection \
+             domains\n  memory     {} registrations {registration}\n  requests   {} pieces, {} bytes inline, messages up to \
+             {} bytes, {} reads in flight",
+            self.capabilities.join(", "),
+            self.queue_pairs,
+            self.completion_queues,
+            self.completion_entries,
+            self.protection_domains,
+            self.memory_regions,
+            self.pieces,
+            self.inline_bytes,
+            self.message_bytes,
+            self.reads_in_flight,
         );
-        for port in &device.ports {
+        for port in &self.ports {
             let gids: Vec<String> = port.gids.iter().map(|entry| format!("[{}] {}", entry.index, entry.gid)).collect();
             let _ = writeln!(
                 text,
-                "  port {}     {}, {}, MTU {}, GIDs {}",
+                "  port {}     {}, {}, MTU {}{}, GIDs {}",
                 port.number,
                 port.state,
                 port.link_layer,
                 port.mtu,
+                port.gigabits.map_or_else(String::new, |gigabits| format!(", {gigabits} Gb/s")),
                 if gids.is_empty() { "none".to_string() } else { gids.join(", ") }
             );
         }
     }
-    text
 }

@@ -50,6 +50,8 @@ enum Command {
     BenchRank(bench::Spec),
     #[command(name = demo::RANK, hide = true)]
     DemoRank,
+    #[command(name = devices::LOOK, hide = true)]
+    DevicesLook(devices::LookArgs),
     #[command(name = probe::WORKER, hide = true)]
     ProbeWorker(probe::WorkerArgs),
     #[command(name = doctor::ASK, hide = true, subcommand)]
@@ -73,6 +75,7 @@ fn main() -> ExitCode {
         Command::BenchRank(spec) => logged(verbose, || bench::rank(spec)),
         Command::DemoRank => logged(verbose, demo::rank),
         Command::Probe(args) => logged(verbose, || probe::probe(args)),
+        Command::DevicesLook(args) => logged(verbose, || devices::look(args)),
         Command::ProbeWorker(args) => logged(verbose, || probe::worker(args)),
         Command::DoctorAsk(question) => doctor::answer(question),
         // These two run inside a rank, whose standard error belongs to the rank's program: they keep no log.

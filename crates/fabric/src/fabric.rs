@@ -14,6 +14,7 @@ use crate::driver::{Parker, reach};
 use crate::engine::{Config, Exports, Link, Place};
 use crate::error::LinkKind;
 use crate::handshake::{self, Hello, ReachHello, Settings};
+use crate::hosts::Hosts;
 use crate::lanes::{Lane, Lanes};
 use crate::liveness::{Fate, Life};
 use crate::map::{Neighbours, Share};
@@ -164,6 +165,24 @@ impl Fabric {
     where
         E: From<StartError> + fmt::Display,
     {
+        Fabric::start_where(session, options, |_, _| providers)
+    }
+
+    /// [`Fabric::start_or_tell`], where what links run over is chosen, and the options with it, by the hosts of the ranks. All
+    /// ranks must choose alike. Collective.
+    ///
+    /// # Errors
+    /// This rank's own; else as [`Fabric::start`].
+    pub fn start_where<E>(
+        session: Session,
+        mut options: FabricOptions,
+        choose: impl FnOnce(&Hosts, &mut FabricOptions) -> Result<Providers, E>,
+    ) -> Result<Fabric, E>
+    where
+        E: From<StartError> + fmt::Display,
+    {
+        let hosts = Hosts::exchange(&session, options.timeout).map_err(StartError::Session)?;
+        let providers = choose(&hosts, &mut options);
         let providers = ready(&session, options.timeout, providers)?;
         let started = Fabric::connect(&session, &options, &providers, None)?;
         Ok(Fabric::new(session, started, providers, options))
@@ -477,8 +496,8 @@ impl fmt::Debug for Fabric {
     }
 }
 
-/// Tells all ranks whether this one is ready to connect: nobody waits for one that is not. All begin with this, whether they
-/// have just joined or come from an older generation.
+/// Tells all ranks whether this one is ready to connect: nobody waits for one that is not. All begin with [`Hosts::exchange`]
+/// and with this, whether they have just joined or come from an older generation.
 pub(crate) fn ready<T, E>(session: &Session, timeout: Duration, outcome: Result<T, E>) -> Result<T, E>
 where
     E: From<StartError> + fmt::Display,

@@ -19,7 +19,7 @@ use fulmen_memory::RegionError;
 use crate::bootstrap::{LostRank, Regroup, RegroupError, Session, SessionError};
 use crate::fabric::{self, Inner, Started};
 use crate::liveness::Fate;
-use crate::{Fabric, StartError, clock};
+use crate::{Fabric, Hosts, StartError, clock};
 
 /// Why there is no new generation here.
 #[derive(Debug, thiserror::Error)]
@@ -112,7 +112,10 @@ impl Fabric {
                 retirement.taken_back.store(true, Ordering::Relaxed);
             }
             let kept = Some(&inner.pool).filter(|_| !retirement.taken_back.load(Ordering::Relaxed));
-            let started = fabric::ready(&session, inner.options.timeout, Ok(()))
+            // What links run over stays as it is: this is for processes that have just joined.
+            let started = Hosts::exchange(&session, inner.options.timeout)
+                .map_err(StartError::Session)
+                .and_then(|_| fabric::ready(&session, inner.options.timeout, Ok(())))
                 .and_then(|()| Fabric::connect(&session, &inner.options, &inner.providers, kept));
             match started {
                 Ok(started) => {

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use fulmen_collectives::{CollectiveError, Group};
 use fulmen_fabric::{
-    DEFAULT_TIMEOUT, Fabric, FabricOptions, JoinError, Launch, LaunchError, OptionsError, Providers, Session,
-    StartError,
+    Cables, DEFAULT_TIMEOUT, Fabric, FabricOptions, Hosts, JoinError, Launch, LaunchError, OptionsError, Providers,
+    Session, StartError,
 };
 use fulmen_reach::{Node, ReachError};
 use fulmen_soft::{OpenError, Profile, SoftDevice, UnknownProfile};
@@ -42,6 +42,28 @@ pub enum InitError {
         /// Why not.
         cause: fulmen_system::OpenError,
     },
+    /// A device of the machine to which the launcher says that a cable leads could not be opened.
+    #[error(
+        "the launcher's file says that a cable leads from {name} here to rank {rank}: {cause}; `fulmen doctor` looks for what is wrong"
+    )]
+    Cable {
+        /// The device.
+        name: String,
+        /// The first rank to which it leads.
+        rank: u32,
+        /// Why not.
+        cause: fulmen_system::OpenError,
+    },
+    /// Ranks are on several hosts, and this one has no device that connects it with others.
+    #[error(
+        "rank {rank} is on another host, whose memory cannot be mapped, and no device of this machine can be used instead: {cause}; `fulmen doctor` looks for what is wrong"
+    )]
+    Apart {
+        /// The first rank that is on another host.
+        rank: u32,
+        /// Why there is no device.
+        cause: fulmen_system::OpenError,
+    },
     /// Two kinds of devices were asked for.
     #[error("FULMEN_DEVICE={device} and FULMEN_PROFILE={profile} are both set: unset the one that is not meant")]
     TwoDevices {
@@ -66,6 +88,9 @@ pub struct Options {
     /// The machine's device over which ranks talk, by name, or `any` for those that work; it needs `fabric.windows` off.
     /// None: the software device of `fabric.profile`, or shared memory.
     pub device: Option<String>,
+    /// Which devices lead to which rank, where the launcher says so ([`launch`](crate::launch)): these are used, unless
+    /// `device` or a profile asks for others.
+    pub cables: Option<Cables>,
 }
 
 impl Options {
@@ -81,8 +106,8 @@ impl Options {
     fn new(fabric: FabricOptions, device: Option<String>) -> Result<Options, InitError> {
         match (device, &fabric.profile) {
             (Some(device), Some(profile)) => Err(InitError::TwoDevices { device, profile: profile.clone() }),
-            (Some(device), None) => Ok(Options { fabric, device: None }.over(device)),
-            (None, _) => Ok(Options { fabric, device: None }),
+            (Some(device), None) => Ok(Options { fabric, ..Options::default() }.over(device)),
+            (None, _) => Ok(Options { fabric, ..Options::default() }),
         }
     }
 
@@ -115,32 +140,61 @@ impl Options {
     /// # Errors
     /// [`InitError`], which names the variable or the rank that is at fault.
     pub fn init(self) -> Result<Group, InitError> {
-        let session = Launch::from_env()?.join(self.fabric.timeout)?;
-        self.init_with(session)
+        let launch = Launch::from_env()?;
+        let session = launch.join(self.fabric.timeout)?;
+        let cables = self.cables.clone().or_else(|| launch.cables().cloned());
+        Options { cables, ..self }.init_with(session)
     }
 
     /// Forms the group of the ranks of a session. When one rank fails, all do.
     ///
+    /// Ranks talk over the devices that the options name. If they name none and all ranks are on one host, they map one
+    /// another's memory; else they talk over the first device of each machine that works.
+    ///
     /// # Errors
     /// As [`Options::init`].
     pub fn init_with(self, session: Session) -> Result<Group, InitError> {
-        let providers = self.providers();
-        let fabric = Fabric::start_or_tell(session, self.fabric, providers)?;
+        let Options { fabric, device, cables } = self;
+        let choose = |hosts: &Hosts, fabric: &mut FabricOptions| choose(hosts, fabric, device.as_deref(), cables);
+        let fabric = Fabric::start_where(session, fabric, choose)?;
         tracing::debug!(rank = fabric.rank(), size = fabric.size(), link = %fabric.link_kind(), "joined");
         Ok(Group::new(fabric)?)
     }
+}
 
-    /// This process's means to reach others.
-    fn providers(&self) -> Result<Providers, InitError> {
-        if let Some(name) = &self.device {
-            let devices = machine::open(name).map_err(|cause| InitError::Machine { name: name.clone(), cause })?;
-            return Ok(Providers { devices, ..Providers::default() });
-        }
-        let profile: Option<Profile> = self.fabric.profile.as_deref().map(str::parse).transpose()?;
-        let node = Node::open()?;
-        let devices = profile.map(|profile| SoftDevice::open(&node, profile)).transpose()?;
-        Ok(Providers { node: Some(node), devices: devices.into_iter().collect(), cables: None })
+/// This process's means to reach others.
+fn choose(
+    hosts: &Hosts,
+    fabric: &mut FabricOptions,
+    device: Option<&str>,
+    cables: Option<Cables>,
+) -> Result<Providers, InitError> {
+    if let Some(name) = device {
+        let devices = machine::open(name).map_err(|cause| InitError::Machine { name: name.to_owned(), cause })?;
+        return Ok(Providers { node: None, devices, cables: None });
     }
+    if let Some(profile) = &fabric.profile {
+        let profile: Profile = profile.parse()?;
+        let node = Node::open()?;
+        let device = SoftDevice::open(&node, profile)?;
+        return Ok(Providers { node: Some(node), devices: vec![device], cables: None });
+    }
+    if let Some(cables) = cables {
+        fabric.windows = false;
+        let devices = machine::open_cabled(&cables).map_err(|refused| {
+            let machine::NotOpened { name, rank, cause } = refused;
+            InitError::Cable { name: name.to_owned(), rank, cause }
+        })?;
+        return Ok(Providers { node: None, devices, cables: Some(cables) });
+    }
+    if fabric.windows && !hosts.are_one() {
+        fabric.windows = false;
+        let rank = hosts.elsewhere().unwrap_or(0);
+        let devices = machine::open(machine::ANY).map_err(|cause| InitError::Apart { rank, cause })?;
+        tracing::info!(rank, "ranks are on several hosts: they talk over devices");
+        return Ok(Providers { node: None, devices, cables: None });
+    }
+    Ok(Providers { node: Some(Node::open()?), ..Providers::default() })
 }
 
 /// The group of all ranks that this program was started as; of one, if it was started by itself. To be called once a

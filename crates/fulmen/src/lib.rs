@@ -47,7 +47,7 @@
 //! device profile over which ranks talk instead of shared memory), `FULMEN_DEVICE` (the machine's own device that they use
 //! instead, by name, or `any` that works), `FULMEN_VERIFY_DATA` (`1`: everything that ranks send one
 //! another carries a checksum), `FULMEN_SILENCE` (how long a rank may be stopped until it counts as lost, 10 s by default);
-//! [`launch`] lists what a launcher sets.
+//! [`launch`] lists what launchers set: `fulmen run`, and others that are read as well.
 #![forbid(unsafe_code)]
 
 mod init;
@@ -58,7 +58,8 @@ pub use fulmen_collectives::{
     Buffer, CollectiveError, Complex64, DType, Data, Element, Group, Outgoing, ReduceOp, Unsupported,
 };
 pub use fulmen_fabric::{
-    Batch, Fabric, FabricError, FabricOptions, LinkKind, Loss, PollPolicy, Remote, RemoteKey, Rights, Shared, launch,
+    Batch, Cables, Fabric, FabricError, FabricOptions, LinkKind, Loss, PollPolicy, Remote, RemoteKey, Rights, Shared,
+    launch,
 };
 pub use half::{bf16, f16};
 pub use init::{InitError, Options, init};

@@ -2,11 +2,40 @@
 
 use std::sync::Arc;
 
+use fulmen_fabric::Cables;
 use fulmen_system::{Library, OpenError};
 use fulmen_verbs::Device;
 
 /// Names every device of the machine that can be opened.
-const ANY: &str = "any";
+pub(crate) const ANY: &str = "any";
+
+/// A device from which a cable leads, and which cannot be used.
+pub(crate) struct NotOpened<'a> {
+    pub name: &'a str,
+    /// The first rank to which it leads.
+    pub rank: u32,
+    pub cause: OpenError,
+}
+
+/// Opens the devices from which cables lead to other ranks.
+pub(crate) fn open_cabled(cables: &Cables) -> Result<Vec<Arc<dyn Device>>, NotOpened<'_>> {
+    let mut devices: Vec<Arc<dyn Device>> = Vec::new();
+    let mut names: Vec<&str> = Vec::new();
+    let mut library = None;
+    for (rank, name) in (0..).zip(&cables.0).flat_map(|(rank, names)| names.iter().map(move |name| (rank, name))) {
+        if names.contains(&name.as_str()) {
+            continue;
+        }
+        let failed = |cause| NotOpened { name, rank, cause };
+        let library = match &library {
+            Some(library) => library,
+            None => library.insert(Library::open().map_err(failed)?),
+        };
+        devices.push(library.open_device(name).map_err(failed)?);
+        names.push(name);
+    }
+    Ok(devices)
+}
 
 /// Opens the device of this name; or, for `any`, all that can be opened, in the library's order: the fabric takes the first
 /// that has a usable port.

@@ -107,7 +107,11 @@ impl fmt::Debug for NodeAddress {
     }
 }
 
-fn this_host() -> Result<[u8; 16], ReachError> {
+/// What [`NodeAddress::host_id`] says of each node of this process.
+///
+/// # Errors
+/// [`ReachError::System`] if the system does not tell this boot's id.
+pub fn this_host() -> Result<[u8; 16], ReachError> {
     if let Some(chosen) = std::env::var_os("FULMEN_HOST_ID").filter(|chosen| !chosen.is_empty()) {
         return Ok(digest(chosen.as_encoded_bytes()));
     }

@@ -30,7 +30,7 @@ mod wire;
 
 use std::time::{Duration, Instant};
 
-pub use address::NodeAddress;
+pub use address::{NodeAddress, this_host};
 pub use doorbell::{Doorbell, Listener};
 pub use error::{ReachError, Refusal};
 pub use node::{Node, ShareKey};

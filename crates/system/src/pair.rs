@@ -144,9 +144,9 @@ impl Pair {
         }
         match query(self.core(), self.raw, number::QP_STATE) {
             Some((attr, _)) if matches!(attr.qp_state, number::QPS_ERR | number::QPS_SQE) => QueuePairState::Error,
-            Some(_) => told,
-            // A device that does not answer any more.
-            None => QueuePairState::Error,
+            None if self.core().is_gone() => QueuePairState::Error,
+            // Where queue pairs cannot be asked, it counts what they were told.
+            Some(_) | None => told,
         }
     }
 }

@@ -33,6 +33,8 @@ pub enum Answer {
     Limits(Vec<Limit>),
     Pools(Vec<Pool>),
     Rails(Vec<Rail>),
+    Memory(Vec<Memory>),
+    Symbols(Vec<Symbol>),
 }
 
 /// How many of something a device has.
@@ -62,8 +64,18 @@ pub struct Refusal {
 
 impl From<&VerbsError> for Refusal {
     fn from(error: &VerbsError) -> Refusal {
-        Refusal { words: error.to_string(), errno: None }
+        let errno = match error {
+            VerbsError::System { cause, .. } | VerbsError::Unreachable { cause, .. } => error_number(cause),
+            _ => None,
+        };
+        Refusal { words: error.to_string(), errno }
     }
+}
+
+/// The number in what `fulmen::parts::system::errno` made of an error.
+fn error_number(cause: &str) -> Option<i32> {
+    let (_, after) = cause.split_once("(error ")?;
+    after.split_once(')')?.0.parse().ok()
 }
 
 /// One registration with thousands of buffers inside.
@@ -128,4 +140,54 @@ pub struct Bandwidth {
     pub bytes_per_second: f64,
     /// Of what the port promises, if it says so: 1 is all.
     pub of_nominal: Option<f64>,
+}
+
+/// What a device makes of a kind of memory.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Memory {
+    pub kind: String,
+    /// Why there is none here.
+    pub absent: Option<String>,
+    /// Whether it is registered with any rights.
+    pub registers: bool,
+    /// With which ones.
+    pub rights: Vec<Right>,
+    /// Whether a message went out of it, if it could be tried.
+    pub messages_out: Option<bool>,
+    /// Whether a message went into it, if it could be tried.
+    pub messages_in: Option<bool>,
+    /// What went wrong.
+    pub problem: Option<String>,
+}
+
+/// A registration with certain rights.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Right {
+    pub rights: String,
+    /// How it was refused.
+    pub refusal: Option<Refusal>,
+}
+
+/// A call of the verbs library.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Symbol {
+    pub name: String,
+    /// Fulmen cannot do without it.
+    pub needed: bool,
+    pub present: bool,
+    pub purpose: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_error_number_is_found_in_the_words() {
+        let cause = fulmen::parts::system::errno::explain("ibv_reg_mr", 12);
+        let refused = VerbsError::System { device: "rdma0".into(), call: "ibv_reg_mr", cause };
+        assert_eq!(Refusal::from(&refused).errno, Some(12));
+        let refused = VerbsError::Limit { device: "rdma0".into(), what: "registrations", asked: 2, limit: 1 };
+        assert_eq!(Refusal::from(&refused).errno, None);
+    }
 }

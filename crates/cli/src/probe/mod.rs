@@ -1,17 +1,19 @@
 //! `fulmen probe`: what a device really does, found by doing it.
 //!
 //! Drivers hang and crash, so everything that calls into one runs in other processes, which are this program again (a hidden
-//! command): [`worker`] is what they do, [`supervise`] watches them. Each probe is a module: it is given an open device and
+//! command): [`mod@worker`] is what they do, [`mod@supervise`] watches them. Each probe is a module: it is given an open device and
 //! gives an [`Answer`].
 
 mod answer;
 mod ends;
 mod limits;
 mod link;
+mod memory;
 mod pattern;
 mod pool;
 mod report;
 mod supervise;
+mod symbols;
 mod target;
 mod worker;
 
@@ -43,6 +45,11 @@ pub const WORKER: &str = "__probe";
 /// mr-pool registers one piece of memory of 128 MiB, 256 MiB … 2 GiB, cuts buffers of 512 KiB out of it, and moves the
 /// first and the last of them over all that queue pairs can do, with addresses inside the one registration; every byte is
 /// compared.
+///
+/// memory registers each kind of memory that there is with different rights, sends a message out of it and one into it. A
+/// kind that is refused is no failure.
+///
+/// symbols lists the calls of the machine's verbs library, which FULMEN_VERBS_LIBRARY may name.
 ///
 /// link measures each active port between two processes. Latency is half a round trip of SENDs. Bandwidth is a stream of
 /// SENDs, and of WRITEs where the device has them, with up to 128 under way. Both poll, over RC where the device has it.
@@ -83,6 +90,10 @@ pub enum Kind {
     QueuePairs,
     /// Whether thousands of buffers inside one registration are reached.
     MrPool,
+    /// Which kinds of memory it registers.
+    Memory,
+    /// Which calls the machine's verbs library has.
+    Symbols,
     /// How long messages take, and how many bytes pass.
     Link,
 }
@@ -97,6 +108,8 @@ struct Order {
     end: usize,
     /// The port of a link; the first active one if none is named.
     port: Option<u8>,
+    /// The kind of memory to try.
+    memory: Option<String>,
 }
 
 /// Bad input that only shows when arguments are seen together.
@@ -108,6 +121,9 @@ pub enum ProbeError {
     /// `--most` of nothing.
     #[error("--most {0} leaves nothing to probe: give at least {1}")]
     TooFew(u64, &'static str),
+    /// The library is the machine's.
+    #[error("symbols are those of the machine's verbs library: leave out --device and --profile")]
+    DeviceForSymbols,
     /// `--most` where nothing is counted.
     #[error("--most bounds mr-limit, queue-pairs and mr-pool: leave it out")]
     MostWithoutCount,
@@ -130,6 +146,9 @@ impl Args {
         if self.to.is_some() && self.kind != Kind::Link {
             return Err(ProbeError::ToWithoutLink);
         }
+        if self.kind == Kind::Symbols && (self.device.is_some() || self.profile.is_some()) {
+            return Err(ProbeError::DeviceForSymbols);
+        }
         let Some(Size(most)) = self.most else { return Ok(()) };
         match self.kind {
             Kind::MrLimit | Kind::QueuePairs if most == 0 => Err(ProbeError::TooFew(most, "1")),
@@ -145,13 +164,32 @@ impl Args {
             (None, Some(profile)) => Target::Soft(profile.name().to_string()),
             (None, None) => Target::First,
         };
-        let order = Order { kind: self.kind, target, most: self.most.map(|Size(most)| most), end: 0, port: None };
+        let order =
+            Order { kind: self.kind, target, most: self.most.map(|Size(most)| most), end: 0, port: None, memory: None };
         let mut found = report::Found::new(self.kind);
         match self.kind {
             Kind::Link => self.find_links(order, &mut found),
+            Kind::Memory => self.find_memory(&order, &mut found),
             _ => found.take(supervise::supervise(&[order], self.patience)),
         }
         found
+    }
+
+    /// Tries each kind of memory, whatever comes of the others.
+    fn find_memory(&self, order: &Order, found: &mut report::Found) {
+        for kind in memory::names() {
+            let order = Order { memory: Some(kind.to_string()), ..order.clone() };
+            let mut outcome = supervise::supervise(&[order], self.patience);
+            if found.device.is_none() && outcome.device.is_none() {
+                // Not even the device could be opened: the kind has no part in that.
+                return found.take(outcome);
+            }
+            if outcome.answer.is_none() {
+                let row = answer::Memory { kind: kind.into(), problem: outcome.problem.clone(), ..Default::default() };
+                outcome.answer = Some(Answer::Memory(vec![row]));
+            }
+            found.take(outcome);
+        }
     }
 
     /// Measures each rail: the first worker tells which ports are active.

@@ -3,7 +3,7 @@
 use fulmen::parts::memory::Exposed;
 
 /// The bytes of a seed: different at every place and for every seed.
-fn bytes(seed: u64, len: usize) -> Vec<u8> {
+pub fn bytes(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut bytes = Vec::with_capacity(len.next_multiple_of(8));
     while bytes.len() < len {

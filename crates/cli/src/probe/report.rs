@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use super::Kind;
-use super::answer::{Answer, Limit, Pool, Rail, Refusal, Subject};
+use super::answer::{Answer, Limit, Memory, Pool, Rail, Refusal, Subject, Symbol};
 use super::supervise::Outcome;
 use crate::bench::short;
 
@@ -28,7 +28,7 @@ impl Found {
         Found { probe, device: None, passed: false, problem: None, last: None, answer: None }
     }
 
-    /// Adds what a worker found; rails come one by one.
+    /// Adds what a worker found; rails and kinds of memory come one by one.
     pub fn take(&mut self, outcome: Outcome) {
         self.device = self.device.take().or(outcome.device);
         self.answer = match (self.answer.take(), outcome.answer) {
@@ -36,9 +36,14 @@ impl Found {
                 rails.extend(more);
                 Some(Answer::Rails(rails))
             }
+            (Some(Answer::Memory(mut kinds)), Some(Answer::Memory(more))) => {
+                kinds.extend(more);
+                Some(Answer::Memory(kinds))
+            }
             (before, now) => now.or(before),
         };
-        (self.problem, self.last) = (outcome.problem, outcome.last);
+        self.problem = self.problem.take().or(outcome.problem);
+        self.last = self.last.take().or(outcome.last);
         self.passed = self.problem.is_none();
     }
 }
@@ -53,6 +58,8 @@ pub fn text(found: &Found) -> String {
         Some(Answer::Limits(limits)) => limits.iter().for_each(|found| limit(&mut text, found)),
         Some(Answer::Pools(pools)) => pools.iter().for_each(|found| pool(&mut text, found)),
         Some(Answer::Rails(rails)) => rails.iter().for_each(|found| rail(&mut text, found)),
+        Some(Answer::Memory(kinds)) => kinds.iter().for_each(|found| memory(&mut text, found)),
+        Some(Answer::Symbols(symbols)) => symbols.iter().for_each(|found| symbol(&mut text, found)),
         None => {}
     }
     text
@@ -123,4 +130,38 @@ fn rail(text: &mut String, rail: &Rail) {
     for line in &rail.left_out {
         let _ = writeln!(text, "  left out: {line}");
     }
+}
+
+fn memory(text: &mut String, row: &Memory) {
+    let kind = &row.kind;
+    if let Some(absent) = &row.absent {
+        let _ = writeln!(text, "{kind:<20} not here: {absent}");
+        return;
+    }
+    let given = row.rights.iter().filter(|right| right.refusal.is_none()).map(|right| right.rights.as_str());
+    let given = given.collect::<Vec<_>>().join(", ");
+    let messages = match (row.messages_out, row.messages_in) {
+        (Some(true), Some(true)) => "; messages go out of it and into it",
+        (Some(true), _) => "; messages go out of it",
+        (Some(false), _) => "; messages do not pass",
+        (None, _) => "",
+    };
+    let _ = writeln!(text, "{kind:<20} {}{messages}", if given.is_empty() { "not registered" } else { &given });
+    for right in &row.rights {
+        if let Some(refusal) = &right.refusal {
+            let _ = writeln!(text, "{:<20} not for {}: {}", "", right.rights, refused(refusal));
+        }
+    }
+    if let Some(problem) = &row.problem {
+        let _ = writeln!(text, "{:<20} {problem}", "");
+    }
+}
+
+fn symbol(text: &mut String, symbol: &Symbol) {
+    let state = match (symbol.present, symbol.needed) {
+        (true, _) => "present",
+        (false, true) => "MISSING",
+        (false, false) => "absent",
+    };
+    let _ = writeln!(text, "{:<28} {state:<8} {}", symbol.name, symbol.purpose);
 }

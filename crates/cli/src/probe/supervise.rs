@@ -120,7 +120,7 @@ fn hear(workers: &mut [Worker], index: usize, said: Said, outcome: &mut Outcome)
         Said::Found { device, answer, wrong } => {
             workers[index].found = true;
             if index == 0 {
-                (outcome.device, outcome.answer) = (Some(device), answer);
+                (outcome.device, outcome.answer) = (device, answer);
             }
             if !wrong.is_empty() {
                 outcome.problem.get_or_insert(wrong.join("; "));

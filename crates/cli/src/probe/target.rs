@@ -5,6 +5,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use fulmen::parts::reach::Node;
 use fulmen::parts::soft::SoftDevice;
+use fulmen::parts::system::{Library, OpenError, SystemDevice};
 use fulmen::parts::verbs::Device;
 use serde::{Deserialize, Serialize};
 
@@ -20,19 +21,47 @@ pub enum Target {
     Soft(String),
 }
 
+/// A device, opened.
+pub struct Opened {
+    pub device: Arc<dyn Device>,
+    /// The same, if it is one of the machine's own.
+    system: Option<Arc<SystemDevice>>,
+}
+
 impl Target {
     /// Opens it.
-    pub fn open(&self) -> anyhow::Result<Arc<dyn Device>> {
+    pub fn open(&self) -> anyhow::Result<Opened> {
         match self {
             Target::Soft(profile) => {
                 let node = Node::open().context("cannot share memory with other processes")?;
-                Ok(SoftDevice::open(&node, profile.parse()?)?)
+                Ok(Opened { device: SoftDevice::open(&node, profile.parse()?)?, system: None })
             }
-            Target::First | Target::Named(_) => {
-                anyhow::bail!(
-                    "this machine's own devices cannot be used yet; --profile infiniband probes the software device"
-                )
+            Target::Named(name) => Opened::system(Library::open()?.open_device(name)?),
+            Target::First => {
+                let first = || -> Result<Arc<SystemDevice>, OpenError> {
+                    let library = Library::open()?;
+                    let devices = library.devices()?;
+                    // The library gives no empty list.
+                    let name = devices.first().map(|device| device.name.as_str()).unwrap_or_default();
+                    library.open_device(name)
+                };
+                let system = first().map_err(|error| {
+                    anyhow::anyhow!("{error}; or probe the software device, with --profile infiniband or thunderbolt")
+                })?;
+                Opened::system(system)
             }
         }
+    }
+}
+
+impl Opened {
+    fn system(system: Arc<SystemDevice>) -> anyhow::Result<Opened> {
+        Ok(Opened { device: system.clone(), system: Some(system) })
+    }
+
+    /// Bits a second that a port promises, if it says so.
+    pub fn nominal(&self, port: u8) -> Option<u64> {
+        let gigabits = self.system.as_ref()?.port_speed(port).ok()?.gigabits()?;
+        Some((gigabits * 1e9) as u64)
     }
 }

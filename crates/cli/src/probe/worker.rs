@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::answer::{Answer, Subject};
-use super::{Kind, Order, limits, link, pool};
+use super::{Kind, Order, limits, link, memory, pool, symbols};
 use crate::run::processes;
 
 /// How long the other end of a link may take for a step.
@@ -40,7 +40,7 @@ pub enum Said {
     /// It is done.
     Found {
         /// The device that was probed.
-        device: Subject,
+        device: Option<Subject>,
         /// What was found out; nothing from the far end of a link.
         answer: Option<Answer>,
         /// What should not be so.
@@ -116,16 +116,23 @@ pub fn worker(args: WorkerArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn work(order: &Order, voice: &Voice) -> anyhow::Result<Said> {
+    if order.kind == Kind::Symbols {
+        let done = symbols::symbols(voice)?;
+        return Ok(Said::Found { device: None, answer: done.answer, wrong: done.wrong });
+    }
     voice.at("opening the device");
-    let device = order.target.open()?;
-    let subject = Subject::new(&device);
+    let opened = order.target.open()?;
+    let device = &opened.device;
+    let subject = Some(Subject::new(device));
     let done = match order.kind {
-        Kind::MrLimit => limits::registrations(voice, &device, order.most)?,
-        Kind::QueuePairs => limits::queue_pairs(voice, &device, order.most)?,
-        Kind::MrPool => pool::pools(voice, &device, order.most)?,
-        Kind::Link => link::link(voice, &device, order)?,
+        Kind::MrLimit => limits::registrations(voice, device, order.most)?,
+        Kind::QueuePairs => limits::queue_pairs(voice, device, order.most)?,
+        Kind::MrPool => pool::pools(voice, device, order.most)?,
+        Kind::Link => link::link(voice, &opened, order)?,
+        Kind::Memory => memory::memory(voice, device, order.memory.as_deref().unwrap_or_default())?,
+        Kind::Symbols => unreachable!("needs no device"),
     };
     voice.at("closing the device");
-    drop(device);
+    drop(opened);
     Ok(Said::Found { device: subject, answer: done.answer, wrong: done.wrong })
 }

@@ -52,6 +52,8 @@ impl Rank {
             .arg(&job.path)
             .arg("--")
             .args(&job.program)
+            // Whatever other launchers have set further up is theirs.
+            .env_remove("FULMEN_LAUNCHER")
             .env("FULMEN_RANK", rank.to_string())
             .env("FULMEN_SIZE", job.ranks.to_string())
             .env("FULMEN_LOCAL_RANK", rank.to_string())

@@ -2,7 +2,12 @@
 
 #![forbid(unsafe_code)]
 
+mod absent;
+mod devices;
+mod fake;
 mod soft;
+#[path = "../../../system/tests/fake/mod.rs"]
+mod verbs;
 
 use std::process::Command;
 

@@ -112,3 +112,34 @@ fn bad_input_is_refused_in_one_line() {
         assert!(ended.err.contains(part), "{part} in {}", ended.err);
     }
 }
+
+#[test]
+fn memory_of_each_kind_is_tried() {
+    for profile in ["infiniband", "thunderbolt"] {
+        let found = probe("memory", profile, &[]);
+        let kinds = found["memory"].as_array().unwrap();
+        let kind =
+            |name: &str| kinds.iter().find(|row| row["kind"] == name).unwrap_or_else(|| panic!("{name}: {found}"));
+        for row in kinds {
+            // What is not here says why; what is here says which rights it was given.
+            assert_eq!(row["absent"].is_null(), row["rights"].as_array().unwrap().len() == 4, "{row}");
+        }
+        for name in ["malloc", "posix_memalign", "anonymous mmap", "file", "memfd"] {
+            let row = kind(name);
+            let (out, into) = (&row["messages_out"], &row["messages_in"]);
+            assert_eq!((&row["absent"], out, into), (&Value::Null, &json!(true), &json!(true)), "{row}");
+        }
+        let row = kind("read-only file");
+        assert_eq!((&row["messages_out"], &row["messages_in"]), (&json!(true), &Value::Null), "{row}");
+        assert!(row["rights"][1]["refusal"]["words"].as_str().unwrap().contains("read-only"), "{row}");
+        // Peers of the rich device reach Fulmen's own memory only.
+        let remote = &kind("malloc")["rights"][2];
+        assert_eq!(
+            (&remote["rights"], remote["refusal"].is_null()),
+            (&json!("remote read and write"), profile == "thunderbolt")
+        );
+        assert!(kind("memfd")["rights"][2]["refusal"].is_null());
+        let buffer = kind("dma-buf of a memfd");
+        assert!(buffer["absent"].is_string() || buffer["registers"] == json!(false), "{buffer}");
+    }
+}

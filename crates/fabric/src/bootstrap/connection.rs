@@ -2,11 +2,12 @@
 
 use std::io::{self, Write};
 use std::net::{Shutdown, TcpStream};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use super::coordinator::Serving;
 use super::error::JoinError;
 use super::greeting::{self, GreetError, left};
 use super::message::{FROM_COORDINATOR, ToCoordinator, ToRank};
@@ -20,8 +21,13 @@ const FIRST_PAUSE: Duration = Duration::from_millis(2);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 /// How long a goodbye waits for the coordinator to take notice.
 const FAREWELL: Duration = Duration::from_secs(2);
+/// How long the process that serves the coordinator waits for the other ranks to leave before it does.
+const LINGER: Duration = Duration::from_secs(10);
 /// The shortest time that the system lets a write take.
 const AT_ONCE: Duration = Duration::from_millis(1);
+
+/// What is dropped with the coordinator.
+pub(super) type Beside = Box<dyn Send>;
 
 /// The connection of one process. All its sessions share it; the last one ends it.
 pub(super) struct Connection {
@@ -35,17 +41,39 @@ pub(super) struct Connection {
     /// How often a new generation was asked for.
     attempts: AtomicU64,
     reader: Mutex<Option<JoinHandle<()>>>,
+    /// The coordinator, where this process serves it.
+    serving: Mutex<Option<(Serving, Beside)>>,
+    /// The connection's end is this process's own doing.
+    leaving: AtomicBool,
 }
 
 impl Connection {
     pub fn new(stream: TcpStream, launched: u32) -> Connection {
-        let (writing, queued, reader) = (Mutex::default(), Mutex::default(), Mutex::new(None));
-        Connection { stream, launched, writing, queued, attempts: AtomicU64::new(0), reader }
+        Connection {
+            stream,
+            launched,
+            writing: Mutex::default(),
+            queued: Mutex::default(),
+            attempts: AtomicU64::new(0),
+            reader: Mutex::default(),
+            serving: Mutex::default(),
+            leaving: AtomicBool::new(false),
+        }
     }
 
     /// The thread that reads it.
     pub fn set_reader(&self, reader: JoinHandle<()>) {
         *lock(&self.reader) = Some(reader);
+    }
+
+    /// The coordinator that ends with this connection.
+    pub fn keep(&self, serving: Serving, beside: Beside) {
+        *lock(&self.serving) = Some((serving, beside));
+    }
+
+    /// Whether this process ends the connection.
+    pub fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::Relaxed)
     }
 
     /// The number of the next attempt to form a generation, from 1.
@@ -127,6 +155,7 @@ impl Connection {
     /// Says goodbye unless this thread panics, and waits for the reader to end.
     pub fn leave(&self, shared: &Shared) {
         let Some(reader) = lock(&self.reader).take() else { return };
+        self.leaving.store(true, Ordering::Relaxed);
         let end = Instant::now() + FAREWELL;
         let on_reader = reader.thread().id() == thread::current().id();
         if !thread::panicking() {
@@ -140,6 +169,14 @@ impl Connection {
         self.shut_down();
         if !on_reader {
             let _ = reader.join();
+        }
+        // Whatever goes with it is dropped after it.
+        let (serving, _beside) = lock(&self.serving).take().unzip();
+        if let Some(serving) = &serving
+            && !thread::panicking()
+            && !serving.wait_until_empty(LINGER)
+        {
+            tracing::warn!("rank {} ends, and the coordinator with it, while other ranks go on", self.launched);
         }
     }
 }

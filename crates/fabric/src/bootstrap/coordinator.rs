@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::net::{Shutdown, SocketAddr, TcpListener};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -37,6 +37,9 @@ pub struct Options {
     pub heartbeat: Heartbeat,
     /// Called on the coordinator's thread: it serves nobody until the call returns.
     pub on_event: Option<OnEvent>,
+    /// The rank in whose process the coordinator serves, if it does: it ends with that process, so ranks that lose the
+    /// coordinator count that rank as lost.
+    pub ends_with: Option<u32>,
 }
 
 /// What happens in a coordinator's world. Ranks are those of the launch, but in a [`Failure`] those of its generation.
@@ -85,8 +88,8 @@ pub enum BindError {
     #[error("a world of {0} ranks is impossible: choose 1 to {max}", max = MAX_RANKS)]
     Size(u32),
     /// The address is not on this host.
-    #[error("{0} is not a loopback address: a coordinator serves one host, use 127.0.0.1 or [::1]")]
-    NotLoopback(SocketAddr),
+    #[error("{ip} is no address of this host: the coordinator is served where rank 0 runs, so name one of that host's", ip = .0.ip())]
+    NotOurs(SocketAddr),
     /// Another process has the port.
     #[error("port {port} of {ip} is in use: choose another one, or 0 for any free port", port = .0.port(), ip = .0.ip())]
     PortInUse(SocketAddr),
@@ -123,12 +126,12 @@ pub struct ServeError(#[from] io::Error);
 
 impl Coordinator {
     /// Takes an address for a world of `size` ranks. Port 0 takes any free port; [`Coordinator::local_addr`] tells which.
+    ///
+    /// An address that other hosts reach lets in whoever holds the secret and nobody else, but what ranks then say is plain:
+    /// the network between the hosts must be trusted.
     pub fn bind(address: SocketAddr, size: u32, secret: Secret, options: Options) -> Result<Coordinator, BindError> {
         if !(1..=MAX_RANKS).contains(&size) {
             return Err(BindError::Size(size));
-        }
-        if !address.ip().is_loopback() {
-            return Err(BindError::NotLoopback(address));
         }
         let Heartbeat { every, silence } = options.heartbeat;
         if every < Duration::from_millis(1) || silence <= every {
@@ -139,6 +142,7 @@ impl Coordinator {
         let system = |error: io::Error| match error.kind() {
             io::ErrorKind::AddrInUse => BindError::PortInUse(address),
             io::ErrorKind::PermissionDenied => BindError::NotAllowed(address),
+            io::ErrorKind::AddrNotAvailable => BindError::NotOurs(address),
             _ => BindError::System { address, cause: error.to_string() },
         };
         let listener = TcpListener::bind(address).map_err(system)?;
@@ -162,9 +166,10 @@ impl Coordinator {
         let (stop, stopped) = UnixStream::pair()?;
         let address = self.address;
         let generation = self.world.generation();
-        let server = Server::new(self.listener, self.world, self.secret, self.nonces, self.options);
+        let seated = Arc::new(Seated::default());
+        let server = Server::new(self.listener, self.world, self.secret, self.nonces, self.options, seated.clone());
         let thread = thread::Builder::new().name("fulmen-coord".into()).spawn(move || server.run(&stopped))?;
-        Ok(Serving { address, generation, stop, thread: Some(thread) })
+        Ok(Serving { address, generation, stop, seated, thread: Some(thread) })
     }
 }
 
@@ -174,7 +179,24 @@ pub struct Serving {
     address: SocketAddr,
     generation: u64,
     stop: UnixStream,
+    seated: Arc<Seated>,
     thread: Option<JoinHandle<()>>,
+}
+
+/// How many ranks are connected.
+#[derive(Debug, Default)]
+pub(super) struct Seated {
+    count: Mutex<usize>,
+    changed: Condvar,
+}
+
+impl Seated {
+    pub fn set(&self, count: usize) {
+        let before = std::mem::replace(&mut *self.count.lock().unwrap_or_else(PoisonError::into_inner), count);
+        if before != count {
+            self.changed.notify_all();
+        }
+    }
 }
 
 impl Serving {
@@ -186,6 +208,13 @@ impl Serving {
     /// The first generation of its world.
     pub fn generation(&self) -> u64 {
         self.generation
+    }
+
+    /// Waits until no rank is connected, or for `time`; true if none is.
+    pub fn wait_until_empty(&self, time: Duration) -> bool {
+        let count = self.seated.count.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.seated.changed.wait_timeout_while(count, time, |count| *count > 0);
+        *waited.unwrap_or_else(PoisonError::into_inner).0 == 0
     }
 }
 
@@ -203,7 +232,7 @@ impl Drop for Serving {
 
 impl Default for Options {
     fn default() -> Options {
-        Options { greeting: GREETING_TIMEOUT, heartbeat: Heartbeat::default(), on_event: None }
+        Options { greeting: GREETING_TIMEOUT, heartbeat: Heartbeat::default(), on_event: None, ends_with: None }
     }
 }
 
@@ -214,6 +243,7 @@ impl fmt::Debug for Options {
             .field("greeting", &self.greeting)
             .field("heartbeat", &self.heartbeat)
             .field("on_event", &told)
+            .field("ends_with", &self.ends_with)
             .finish()
     }
 }

@@ -1,8 +1,10 @@
 //! What can go wrong for a rank.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
+use super::coordinator::BindError;
 use super::message::{Failure, LossCause, LostRank, NotFormed, Ranks, Regroup, Round};
 
 /// Why a rank could not join its world.
@@ -16,9 +18,39 @@ pub enum JoinError {
         /// The size that was given.
         size: u32,
     },
-    /// The coordinator's address is not on this host.
-    #[error("the coordinator's address {0} is not a loopback address: use 127.0.0.1 or [::1]")]
-    NotLoopback(SocketAddr),
+    /// This is rank 0, which serves the coordinator, and it cannot.
+    #[error("rank 0 cannot serve the coordinator: {0}; FULMEN_COORDINATOR names another address")]
+    Bind(BindError),
+    /// Rank 0 of this host did not say where it serves the coordinator.
+    #[error(
+        "rank 0 did not say within {waited:.1?} where the ranks meet ({} is {state}): check that it runs on this host, or set FULMEN_COORDINATOR for all ranks", .path.display()
+    )]
+    NoMeeting {
+        /// How long it was waited for.
+        waited: Duration,
+        /// Where it would say so.
+        path: PathBuf,
+        /// What is there instead.
+        state: &'static str,
+    },
+    /// This is rank 0, and it cannot tell the others where they meet.
+    #[error("rank 0 cannot say in {} where the ranks meet ({cause}): make room there, or set FULMEN_COORDINATOR for all ranks", .path.display())]
+    Announce {
+        /// Where it would say so.
+        path: PathBuf,
+        /// What the system said.
+        cause: String,
+    },
+    /// The name of rank 0's host means nothing here.
+    #[error(
+        "the host {host} is not known here ({cause}): correct the name, or set FULMEN_COORDINATOR to an address of rank 0's host"
+    )]
+    Unresolved {
+        /// The name.
+        host: String,
+        /// What the system said.
+        cause: String,
+    },
     /// Nothing answered at the coordinator's address until the deadline.
     #[error(
         "no coordinator at {coordinator} within {waited:.1?} ({cause}): check that it runs and that FULMEN_COORDINATOR names it"
@@ -51,7 +83,7 @@ pub enum JoinError {
     },
     /// The two sides do not hold the same secret.
     #[error(
-        "the coordinator at {0} and this rank do not hold the same secret: start the rank through the launcher of its world"
+        "the coordinator at {0} and this rank do not hold the same secret: start the rank through the launcher of its world, or give all hosts the same key file (FULMEN_SECRET_FILE)"
     )]
     WrongSecret(SocketAddr),
     /// The coordinator's world does not have this rank.

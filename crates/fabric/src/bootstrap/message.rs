@@ -126,6 +126,13 @@ pub enum ToRank {
         /// Why.
         why: NotFormed,
     },
+    /// The coordinator ends with the process of this rank of the launch. It comes with the seat.
+    EndsWith {
+        /// The rank.
+        rank: u32,
+        /// Its process id.
+        pid: u32,
+    },
 }
 
 /// Of whom a new generation is to consist.

@@ -1,7 +1,7 @@
 //! Ranks meet at a coordinator.
 //!
-//! A [`Coordinator`] serves one world of a fixed number of ranks over TCP on loopback. Each rank opens one [`Session`] with
-//! it. Both sides prove that they hold the same [`Secret`] before anything else is parsed; then the rank takes its seat, and
+//! A [`Coordinator`] serves one world of a fixed number of ranks over TCP. Each rank opens one [`Session`] with it. Both
+//! sides prove that they hold the same [`Secret`] before anything else is parsed; then the rank takes its seat, and
 //! [`Session::join`] returns once every seat is taken. The coordinator chooses a random generation, the same for all.
 //!
 //! On a session, ranks exchange blobs ([`Session::all_gather`]) and meet ([`Session::barrier`]). The connection stays open as
@@ -44,8 +44,9 @@
 //! by its place in the stream on the way from it.
 //!
 //! A rank that lost its connection may live. Its process is watched by a descriptor (Linux; by its number on macOS): where it is
-//! known to have ended, it counts no more. For that, ranks and coordinator must be on one host and see each other's process
-//! numbers. All others that may live (stopped for longer than the silence, hung up, cut off) are counted, and ranks
+//! known to have ended, it counts no more. For that, the rank must be on the coordinator's host and their processes see each
+//! other's numbers, which each rank says when it joins (`FULMEN_HOST_ID` can say otherwise of its host): a number of another
+//! host means nothing here. So of two halves of a world on two hosts, the greater goes on. All others that may live (stopped for longer than the silence, hung up, cut off) are counted, and ranks
 //! that are not the majority of themselves and those get [`RegroupError::Partitioned`]. Only members of the last generation
 //! count: those that it left behind can form none without the coordinator.
 //!
@@ -53,7 +54,7 @@
 //! |---|---|
 //! | it is stopped for longer than the silence, then continued | it is among the lost ([`Session::on_lost`]); its connection stands, so it may come back with everybody |
 //! | what connects it with others breaks | it or they report that; the smaller side gets `Partitioned` |
-//! | its connection to the coordinator breaks | [`SessionError::CoordinatorLost`]; it may join anew |
+//! | its connection to the coordinator breaks | [`SessionError::CoordinatorLost`], or the loss of the rank that serves it; it may join anew |
 //! | another process has its seat by now | [`RegroupError::Replaced`] |
 //!
 //! # The bytes
@@ -71,8 +72,14 @@
 //! Frames follow: length of the message (u32), length of the body (u32), the message in postcard, the body as it is. Both
 //! lengths are checked against the limits of the connection's state before a byte of the frame is stored.
 //!
-//! What crosses the connection after the greeting is plain: it does not leave the host, since only loopback addresses are
-//! accepted.
+//! What crosses the connection after the greeting is plain, and nothing protects it from being read or changed on the way.
+//! So the coordinator's address is on loopback, as with `fulmen run`, or the network between the hosts is trusted.
+//!
+//! # A coordinator in a rank's process
+//!
+//! Where no launcher serves the coordinator, rank 0 does ([`launch`](crate::launch)), and the world ends with its process:
+//! others learn of that by their connections' end and count rank 0 as lost; [`Session::regroup`] fails for them with
+//! [`RegroupError::CoordinatorLost`]. When rank 0 only leaves, its process waits up to 10 s for the others to leave, too.
 //!
 //! # Bounds
 //!
@@ -119,7 +126,7 @@ pub use secret::{Secret, SecretError};
 pub use session::{JoinConfig, Session};
 
 /// The version of the protocol that this build speaks.
-pub const PROTOCOL_VERSION: u16 = 2;
+pub const PROTOCOL_VERSION: u16 = 3;
 
 /// The most ranks that a world can have.
 pub const MAX_RANKS: u32 = 4096;

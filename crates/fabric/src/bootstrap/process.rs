@@ -1,6 +1,20 @@
 //! Whether a process of this host has ended.
 
-pub(super) use system::{Watch, pids};
+pub(super) use system::Watch;
+
+/// Among whose processes this one has its id: those of its host (`FULMEN_HOST_ID` may say which that is), in its namespace of
+/// processes. The first namespace has the same number on every host, so that number alone would not tell hosts apart, and a
+/// rank of another host would be taken for whatever process has its id here. `None` where the system does not say.
+pub(super) fn pids() -> Option<u64> {
+    Some(among(fulmen_reach::this_host().ok()?, system::namespace()?))
+}
+
+fn among(host: [u8; 16], namespace: u64) -> u64 {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&host).update(&namespace.to_le_bytes());
+    let [a, b, c, d, e, f, g, h, ..] = *hasher.finalize().as_bytes();
+    u64::from_le_bytes([a, b, c, d, e, f, g, h])
+}
 
 #[cfg(target_os = "linux")]
 mod system {
@@ -9,8 +23,8 @@ mod system {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-    /// Among whose processes this one has its id: the number of its PID namespace.
-    pub fn pids() -> Option<u64> {
+    /// The number of this process's PID namespace.
+    pub fn namespace() -> Option<u64> {
         let link = std::fs::read_link("/proc/self/ns/pid").ok()?;
         link.to_str()?.strip_prefix("pid:[")?.strip_suffix(']')?.parse().ok()
     }
@@ -46,7 +60,7 @@ mod system {
     use rustix::process::{Pid, test_kill_process};
 
     /// All processes of the system have different ids.
-    pub fn pids() -> Option<u64> {
+    pub fn namespace() -> Option<u64> {
         Some(0)
     }
 
@@ -100,5 +114,12 @@ mod tests {
         let (own, ours) = (std::process::id(), pids());
         assert!(ours.is_some() && watch(own, ours).is_some());
         assert!(watch(own, ours.map(|pids| pids ^ 1)).is_none() && watch(own, None).is_none());
+    }
+
+    #[test]
+    fn equal_numbers_on_different_hosts_are_different_processes() {
+        assert_eq!(among([1; 16], 7), among([1; 16], 7));
+        assert_ne!(among([1; 16], 7), among([2; 16], 7));
+        assert_ne!(among([1; 16], 7), among([1; 16], 8));
     }
 }

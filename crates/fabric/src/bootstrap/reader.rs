@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::connection::Connection;
 use super::error::{RegroupError, SessionError};
-use super::message::{Failure, Formed, LostRank, NotFormed, Round, ToCoordinator, ToRank};
+use super::message::{Failure, Formed, LossCause, LostRank, NotFormed, Round, ToCoordinator, ToRank};
 use super::wire::{Decoder, Frame, head};
 
 pub(super) type OnLost = Arc<dyn Fn(&LostRank) + Send + Sync>;
@@ -89,6 +89,13 @@ impl State {
     /// Whether another session has taken this one's place.
     pub fn is_over(&self) -> bool {
         self.superseded || self.successor.is_some()
+    }
+
+    /// Notes a loss, and says who is to be told.
+    fn lose(&mut self, lost: &LostRank) -> Vec<OnLost> {
+        self.failure.get_or_insert_with(|| Failure::Lost(lost.clone()));
+        self.lost.push(lost.clone());
+        self.on_lost.clone()
     }
 
     /// Why no further round ends. A failure comes before the connection's end.
@@ -257,6 +264,10 @@ struct Reader {
     /// Of the current session.
     shared: Arc<Shared>,
     silence: Duration,
+    /// Its ranks, as they were launched.
+    members: Vec<u32>,
+    /// The rank of the launch with which the coordinator ends, and its process.
+    ends_with: Option<(u32, u32)>,
 }
 
 /// Starts the thread. It ends when the connection does.
@@ -266,7 +277,8 @@ pub(super) fn start(
     shared: Arc<Shared>,
     silence: Duration,
 ) -> io::Result<JoinHandle<()>> {
-    let mut reader = Done(Reader { connection, decoder, shared, silence });
+    let members = (0..shared.lock().size).collect();
+    let mut reader = Done(Reader { connection, decoder, shared, silence, members, ends_with: None });
     thread::Builder::new().name("fulmen-session".into()).spawn(move || reader.0.run())
 }
 
@@ -287,7 +299,24 @@ impl Drop for Done {
 impl Reader {
     fn run(&mut self) {
         let cause = self.read_on();
+        self.lose_host(&cause);
         self.shared.close(&cause);
+    }
+
+    /// With the coordinator, the rank is lost in whose process it is served: nobody else tells of that.
+    fn lose_host(&self, cause: &str) {
+        let Some((launched, pid)) = self.ends_with else { return };
+        let Ok(rank) = self.members.binary_search(&launched) else { return };
+        if launched == self.connection.launched || self.connection.is_leaving() {
+            return;
+        }
+        let cause = LossCause::Broken(format!("the coordinator in its process was lost: {cause}"));
+        let lost = LostRank { rank: rank as u32, pid, cause };
+        let mut state = self.shared.lock();
+        let callbacks = state.lose(&lost);
+        drop(state);
+        self.shared.changed.notify_all();
+        callbacks.iter().for_each(|callback| callback(&lost));
     }
 
     /// Reads until the connection ends, and says how it did.
@@ -362,9 +391,8 @@ impl Reader {
                 }
             }
             ToRank::Lost(lost) => {
-                state.failure.get_or_insert_with(|| Failure::Lost(lost.clone()));
-                state.lost.push(lost.clone());
-                news = News::Lost(lost, state.on_lost.clone());
+                let callbacks = state.lose(&lost);
+                news = News::Lost(lost, callbacks);
             }
             ToRank::Cut { rank } => {
                 state.cut.push(rank);
@@ -377,6 +405,7 @@ impl Reader {
                     news = News::Rank(rank, state.on_regroup.clone());
                 }
             }
+            ToRank::EndsWith { rank, pid } => self.ends_with = Some((rank, pid)),
             ToRank::NotFormed { attempt, why } => state.refusal = Some((attempt, why)),
             ToRank::Failed(failure) => {
                 state.failure.get_or_insert(failure);
@@ -399,6 +428,7 @@ impl Reader {
     fn turn_to(&mut self, formed: Formed) -> Result<(), String> {
         let place = formed.members.binary_search(&self.connection.launched);
         let rank = place.map_err(|_| "it told of a generation without this rank")? as u32;
+        self.members.clone_from(&formed.members);
         let next = Arc::new(Shared::new(formed.members.len() as u32));
         next.lock().complete = true;
         let old = std::mem::replace(&mut self.shared, next.clone());

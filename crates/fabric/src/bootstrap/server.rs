@@ -14,8 +14,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use super::Heartbeat;
-use super::coordinator::{Event, Options};
-use super::message::{LossCause, Refusal, ToCoordinator};
+use super::coordinator::{Event, Options, Seated};
+use super::message::{LossCause, Refusal, ToCoordinator, ToRank};
 use super::peer::{Heard, Peer, Stage};
 use super::process::{self, Watch};
 use super::secret::{Nonces, Secret};
@@ -50,6 +50,7 @@ pub(super) struct Server {
     /// The processes of the ranks that have joined, by connection, until their end is known or nobody asks any more.
     processes: BTreeMap<u64, Process>,
     accept_after: Option<Instant>,
+    seated: Arc<Seated>,
 }
 
 struct Process {
@@ -74,7 +75,14 @@ impl Process {
 }
 
 impl Server {
-    pub fn new(listener: TcpListener, world: World, secret: Secret, nonces: Nonces, options: Options) -> Server {
+    pub fn new(
+        listener: TcpListener,
+        world: World,
+        secret: Secret,
+        nonces: Nonces,
+        options: Options,
+        seated: Arc<Seated>,
+    ) -> Server {
         Server {
             world,
             listener,
@@ -85,6 +93,7 @@ impl Server {
             next_id: 0,
             processes: BTreeMap::new(),
             accept_after: None,
+            seated,
         }
     }
 
@@ -106,6 +115,7 @@ impl Server {
             self.deliver();
             self.look_at_processes(now);
             self.deliver();
+            self.seated.set(self.peers.values().filter(|peer| peer.is_seated()).count());
             last = now;
         }
     }
@@ -255,6 +265,11 @@ impl Server {
                 }
                 if let Some(peer) = self.peers.get_mut(&id) {
                     peer.seat(pid);
+                }
+                if let Some(rank) = self.options.ends_with {
+                    // After the answer, which the world has put there.
+                    let message = ToRank::EndsWith { rank, pid: std::process::id() };
+                    self.world.outbox.push(Output { to: Arc::new([id]), message, body: Arc::default() });
                 }
             }
             Err(refusal) => self.refuse(id, refusal, now),

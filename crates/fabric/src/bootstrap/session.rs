@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::connection::{Admitted, Connection, connect};
+use super::coordinator::Serving;
 use super::error::{JoinError, RegroupError, SessionError};
 use super::message::{Failure, Formed, LostRank, NotFormed, Refusal, Regroup, Round, ToCoordinator, ToRank};
 use super::reader::{self, Ending, OnLost, OnRank, Refused, Shared, State, Successor, Waiting};
@@ -21,7 +22,7 @@ const VERDICT: Duration = Duration::from_secs(10);
 /// How a rank joins its world.
 #[derive(Debug, Clone)]
 pub struct JoinConfig {
-    /// Where the coordinator is; a loopback address.
+    /// Where the coordinator is.
     pub coordinator: SocketAddr,
     /// This rank, from 0.
     pub rank: u32,
@@ -67,9 +68,6 @@ impl Session {
         let JoinConfig { coordinator, rank, size, deadline, .. } = *config;
         if rank >= size || size > MAX_RANKS {
             return Err(JoinError::Impossible { rank, size });
-        }
-        if !coordinator.ip().is_loopback() {
-            return Err(JoinError::NotLoopback(coordinator));
         }
         let end = after(deadline);
         let Admitted { stream, decoder, answer } = connect(config, end)?;
@@ -259,6 +257,14 @@ impl Session {
     pub(crate) fn hang_up(&self) {
         if let Some(connection) = &self.connection {
             connection.shut_down();
+        }
+    }
+
+    /// Keeps the coordinator, which this process serves, and what goes with it as long as the connection: at its end, other
+    /// ranks get some time to leave, too.
+    pub(crate) fn keep(&self, serving: Serving, beside: impl Send + 'static) {
+        if let Some(connection) = &self.connection {
+            connection.keep(serving, Box::new(beside));
         }
     }
 

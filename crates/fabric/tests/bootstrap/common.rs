@@ -12,7 +12,7 @@ use fulmen_fabric::bootstrap::{
     Coordinator, Event, Heartbeat, JoinConfig, JoinError, Options, PROTOCOL_VERSION, Refusal, Regroup, RegroupError,
     Secret, Serving, Session, SessionError,
 };
-use fulmen_fabric::launch::Launch;
+use fulmen_fabric::launch::{Launch, Meeting};
 
 /// A deadline that does not pass in a test that succeeds.
 pub const LONG: Duration = Duration::from_secs(60);
@@ -298,12 +298,17 @@ pub fn child_role() {
 
 /// Among whose processes this one has its id.
 fn pids() -> u64 {
-    let Ok(link) = std::fs::read_link("/proc/self/ns/pid") else { return 0 };
-    link.to_str().unwrap().trim_matches(|letter: char| !letter.is_ascii_digit()).parse().unwrap()
+    let link = std::fs::read_link("/proc/self/ns/pid").unwrap_or_else(|_| "0".into());
+    let namespace: u64 = link.to_str().unwrap().trim_matches(|letter: char| !letter.is_ascii_digit()).parse().unwrap();
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&fulmen_reach::this_host().unwrap()).update(&namespace.to_le_bytes());
+    u64::from_le_bytes(*hasher.finalize().as_bytes().first_chunk().unwrap())
 }
 
 fn hang_up(launch: &Launch) {
-    let Launch::Rank { rank, size, coordinator, secret } = launch else { panic!("alone") };
+    let Launch::Rank { rank, size, meeting: Meeting::Launcher(coordinator), secret, .. } = launch else {
+        panic!("not launched by a test")
+    };
     let mut raw = Raw::greet_at(TcpStream::connect(coordinator).unwrap(), secret);
     let pid = varint(u64::from(std::process::id()));
     raw.send(&[&[0, *rank as u8, *size as u8], &pid[..], &[1], &varint(pids())].concat(), &[]);

@@ -57,7 +57,7 @@ fn play(line: &Line, bytes: usize, samples: &mut [Duration]) -> anyhow::Result<(
     let mut posted = receives.len();
     line.meet()?;
     let mut begun = Instant::now();
-    for round in 0..rounds {
+    for (round, sample) in samples.iter_mut().enumerate() {
         let tells = round % every == every - 1 || round + 1 == rounds;
         let request = if tells { &told } else { &quiet };
         if line.near {
@@ -76,7 +76,7 @@ fn play(line: &Line, bytes: usize, samples: &mut [Duration]) -> anyhow::Result<(
         }
         if line.near {
             let now = Instant::now();
-            samples[round] = now - begun;
+            *sample = now - begun;
             begun = now;
         }
     }

@@ -1,21 +1,21 @@
 //! `link`: how long messages take between two processes, and how many bytes pass.
 //!
-//! Both ends do the same steps in the same order; [`Latency`](latency) and [`bandwidth`] are the loops that are timed. Nothing is
+//! Both ends do the same steps in the same order; [`latency`] and [`bandwidth`] are the loops that are timed. Nothing is
 //! allocated in them: requests are built once and posted again and again, receives are posted before they are needed, and
 //! what completes is polled for.
 
 mod bandwidth;
 mod latency;
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use fulmen::parts::verbs::{Device, DeviceInfo, Piece, QueuePairKind, RecvRequest, RemoteAddr, SendOp, SendRequest};
+use fulmen::parts::verbs::{DeviceInfo, Piece, QueuePairKind, RecvRequest, RemoteAddr, SendOp, SendRequest};
 use serde::{Deserialize, Serialize};
 
 use super::Order;
 use super::answer::{Answer, Rail};
-use super::ends::{Address, End, Memory, all_access, best_kind, region_in_one_piece};
+use super::ends::{Address, End, Memory, all_access, region_in_one_piece};
+use super::target::Opened;
 use super::worker::{Done, Voice};
 
 /// Requests that a send queue is made for, and those that a receive queue is.
@@ -117,14 +117,14 @@ impl Line<'_> {
 }
 
 /// Measures between this end and the other.
-pub fn link(voice: &Voice, device: &Arc<dyn Device>, order: &Order) -> anyhow::Result<Done> {
+pub fn link(voice: &Voice, opened: &Opened, order: &Order) -> anyhow::Result<Done> {
+    let device = &opened.device;
     let info = device.info();
     let own = Hello::new(info);
     voice.tell(&own)?;
     let other: Hello = voice.hear()?;
     let kind = if own.rc && other.rc { QueuePairKind::Rc } else { QueuePairKind::Uc };
     anyhow::ensure!(own.frame == other.frame, "one device counts frames and the other one does not");
-    debug_assert!(own.rc != other.rc || kind == best_kind(info));
 
     voice.at("registering memory and making a queue pair");
     let region = region_in_one_piece(&**device, 2 * LARGEST)?;
@@ -163,7 +163,7 @@ pub fn link(voice: &Voice, device: &Arc<dyn Device>, order: &Order) -> anyhow::R
         link_layer: line.end.port.link_layer.to_string(),
         queue_pairs: kind.to_string(),
         mtu: line.end.mtu(&card.address),
-        nominal_bits_per_second: None,
+        nominal_bits_per_second: opened.nominal(line.end.port.number),
         latency: Vec::new(),
         bandwidth: Vec::new(),
         left_out: Vec::new(),

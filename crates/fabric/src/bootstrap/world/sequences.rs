@@ -255,7 +255,7 @@ impl Model {
                         partitioned |= member && matches!(why, NotFormed::Partitioned { .. });
                     }
                     ToRank::Ready | ToRank::Cut { .. } => {}
-                    ToRank::Refused(_) | ToRank::Ping => prop_assert!(false, "{message:?}"),
+                    ToRank::Refused(_) | ToRank::Ping | ToRank::EndsWith { .. } => prop_assert!(false, "{message:?}"),
                 }
             }
         }
