@@ -75,10 +75,18 @@ fn said(words: &str) -> String {
 pub fn ask<T: DeserializeOwned>(args: &[impl AsRef<OsStr>], timeout: Duration) -> Result<T, Trouble> {
     let mut command = Command::new(processes::own_program().map_err(Trouble::NotStarted)?);
     command.arg0("fulmen").args(args);
-    ask_command(command, timeout)
+    run(&mut command, timeout, |answer| serde_json::from_slice(answer).map_err(|error| error.to_string()))
 }
 
-fn ask_command<T: DeserializeOwned>(mut command: Command, timeout: Duration) -> Result<T, Trouble> {
+/// Runs a program and waits for what it writes to standard output, which `read` understands, for `timeout` at most.
+///
+/// # Errors
+/// [`Trouble`], as [`ask`].
+pub fn run<T>(
+    command: &mut Command,
+    timeout: Duration,
+    read: impl FnOnce(&[u8]) -> Result<T, String>,
+) -> Result<T, Trouble> {
     let streams = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = streams.spawn().map_err(Trouble::NotStarted)?;
     // Its end is what tells the child that nobody waits any more.
@@ -94,7 +102,7 @@ fn ask_command<T: DeserializeOwned>(mut command: Command, timeout: Duration) -> 
     let words = last_line(&words.recv_timeout(LINGER).unwrap_or_default());
     match (status.signal(), status.code()) {
         (Some(signal), _) => Err(Trouble::Crashed { signal: signals::name(signal), words }),
-        (None, Some(0)) => serde_json::from_slice(&answer).map_err(|error| Trouble::Garbled(error.to_string())),
+        (None, Some(0)) => read(&answer).map_err(Trouble::Garbled),
         (None, code) => Err(Trouble::Failed { code: code.unwrap_or(-1), words }),
     }
 }
@@ -162,7 +170,7 @@ mod tests {
     fn shell(script: &str, timeout: Duration) -> Result<u32, Trouble> {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", script]);
-        ask_command(command, timeout)
+        run(&mut command, timeout, |answer| serde_json::from_slice(answer).map_err(|error| error.to_string()))
     }
 
     #[test]

@@ -40,7 +40,7 @@ mod window;
 pub use bootstrap::{
     Coordinator, JoinConfig, JoinError, LossCause, LostRank, Regroup, RegroupError, Secret, Session, SessionError,
 };
-pub use driver::device::{DeviceError, RailEnd, RailInfo};
+pub use driver::device::{DeviceError, Need, Needs, RailEnd, RailInfo, needs};
 pub use engine::{LABEL as TAG_LABEL, Rights};
 pub use error::{FabricError, LinkKind, Loss, OpName};
 pub use fabric::{Fabric, StartError};

@@ -3,7 +3,12 @@
 //! Every check ends: whatever calls into a library or a driver runs in a child process with a time limit ([`ask`]).
 
 mod ask;
-mod rdma;
+mod devices;
+mod facts;
+mod gpu;
+mod library;
+mod network;
+mod platform;
 mod report;
 mod root;
 mod system;
@@ -16,7 +21,9 @@ use crate::output::{NOBODY_LISTENS, show};
 use crate::run::positive_seconds;
 use ask::Asker;
 pub use ask::{Question, answer};
-use report::{Check, Report};
+use devices::Survey;
+use library::Wanted;
+use report::{Check, Outcome, Report};
 use root::Root;
 
 /// The hidden command that answers one question.
@@ -30,6 +37,12 @@ pub struct Args {
     /// Print one JSON object, and nothing else, on standard output.
     #[arg(long)]
     json: bool,
+    /// How many other ranks this one is to have links with; their needs are compared with the device's limits.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4095))]
+    peers: u32,
+    /// The address where ranks meet: look whether it can be reached from here, and which version answers there.
+    #[arg(long, value_name = "ADDRESS:PORT", env = "FULMEN_COORDINATOR")]
+    coordinator: Option<String>,
     /// Where to look for /proc, /sys, /dev and /run.
     #[arg(long, hide = true, default_value = "/")]
     root: PathBuf,
@@ -42,18 +55,33 @@ pub struct Args {
 pub fn doctor(args: Args) -> anyhow::Result<ExitCode> {
     let asker = Asker { patience: args.patience };
     let root = Root(args.root);
-    let checks = vec![
-        system::version(&root),
-        rdma::switched_on(&root),
-        shared_memory(&asker),
-        system::single_copy(&root),
-        system::huge_pages(&root),
-        system::clock(&root),
-    ];
+    let (device, own_library) = (chosen("FULMEN_DEVICE"), chosen("FULMEN_VERBS_LIBRARY"));
+    let mut rdma = platform::switched_on(&root, &asker);
+    if own_library.is_some() && rdma.outcome == Outcome::Warning {
+        let sentence = format!("{}; but FULMEN_VERBS_LIBRARY names a library that may do without", rdma.sentence);
+        rdma = Check::not_applicable(rdma.name, sentence);
+    }
+    let wanted = match (device.is_some() || own_library.is_some(), rdma.outcome) {
+        (true, _) => Wanted::AskedFor,
+        (false, Outcome::Warning | Outcome::Failure) => Wanted::Told,
+        (false, _) => Wanted::Hoped,
+    };
+    let device = device.filter(|name| name != "any");
+    let mut checks = vec![system::version(&root), shared_memory(&asker), rdma];
+    let listed = library::checks(&asker, wanted, &mut checks);
+    Survey { asker: &asker, root: &root, peers: args.peers }.checks(&listed, device.as_deref(), &mut checks);
+    checks.extend(gpu::checks(&asker, &root, &listed));
+    checks.extend([system::single_copy(&root), system::huge_pages(&root), system::clock(&root)]);
+    checks.extend(network::checks(args.coordinator.as_deref(), &asker));
     let report = Report::new(checks);
     let text = if args.json { serde_json::to_string(&report)? + "\n" } else { report.describe() };
     let heard = show(&text).map_err(|error| anyhow::anyhow!("the output is not complete: {error}"))?;
     Ok(ExitCode::from(if heard { report.code() } else { NOBODY_LISTENS }))
+}
+
+/// What a variable of the environment says.
+fn chosen(variable: &str) -> Option<String> {
+    std::env::var_os(variable).map(|value| value.to_string_lossy().into_owned()).filter(|value| !value.is_empty())
 }
 
 /// Whether ranks of this host can map one another's memory.

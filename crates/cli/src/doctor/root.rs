@@ -30,6 +30,11 @@ impl Root {
         names
     }
 
+    /// The last part of what a link points to.
+    pub fn link(&self, path: &str) -> Option<String> {
+        Some(fs::read_link(self.at(path)).ok()?.file_name()?.to_string_lossy().into_owned())
+    }
+
     /// The value of `key` in a file of lines such as `key: value`.
     pub fn field(&self, path: &str, key: &str) -> Option<String> {
         let text = self.read(path)?;

@@ -2,13 +2,10 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
+use super::platform;
 use super::report::Check;
 use super::root::Root;
 
-/// Kernels before it lack a call that Fulmen relies on (`pidfd_open`).
-const OLDEST_LINUX: (u32, u32) = (5, 3);
-/// macOS 26.2, the first with RDMA over Thunderbolt, has this kernel.
-const FIRST_DARWIN: (u32, u32) = (25, 2);
 /// Clocks that a program reads without a system call. Others cost a microsecond or more each time.
 const FAST_CLOCKS: [&str; 4] = ["tsc", "arch_sys_counter", "kvm-clock", "hyperv_clocksource_tsc_page"];
 /// Nobody had this program before: 1 November 2026.
@@ -20,25 +17,7 @@ pub fn version(root: &Root) -> Check {
     let names = rustix::system::uname();
     let (release, machine) = (names.release().to_string_lossy(), names.machine().to_string_lossy());
     let release = root.read("/proc/sys/kernel/osrelease").unwrap_or_else(|| release.into_owned());
-    let version = leading_numbers(&release);
-    if cfg!(target_os = "macos") {
-        let sentence = format!("macOS with kernel {release} on {machine}");
-        return match version {
-            Some(version) if version >= FIRST_DARWIN => Check::ok(NAME, sentence),
-            _ => Check::warning(
-                NAME,
-                format!("{sentence} has no RDMA over Thunderbolt, which came with macOS 26.2 (kernel 25.2)"),
-                "update macOS to 26.2 or later",
-            ),
-        };
-    }
-    let sentence = format!("Linux {release} on {machine}");
-    match version {
-        Some(version) if version >= OLDEST_LINUX => Check::ok(NAME, sentence),
-        _ => {
-            Check::failure(NAME, format!("{sentence} is older than Fulmen needs"), "update the kernel to 5.3 or later")
-        }
-    }
+    platform::system(NAME, leading_numbers(&release), &release, &machine)
 }
 
 fn leading_numbers(release: &str) -> Option<(u32, u32)> {

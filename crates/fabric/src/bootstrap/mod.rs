@@ -96,6 +96,7 @@
 //! A process that ends, in whatever way, is noticed at once: the kernel hangs up for it. Heartbeats only find a connection
 //! whose other end stopped without hanging up.
 
+mod ask;
 mod connection;
 mod coordinator;
 mod error;
@@ -117,6 +118,7 @@ pub mod world;
 
 use std::time::Duration;
 
+pub use ask::{AskError, version_of};
 pub use coordinator::{BindError, Coordinator, Event, OnEvent, Options, ServeError, Serving};
 pub use error::{JoinError, RegroupError, SessionError};
 pub use message::{Failure, Formed, LossCause, LostRank, NotFormed, Refusal, Regroup, Round, ToCoordinator, ToRank};

@@ -19,6 +19,7 @@ use super::hub::Hub;
 use super::info::RailInfo;
 use super::memory::Registered;
 use super::moves::Moves;
+use super::needs::{ONE_SIDED, messages};
 use super::offer::{Offer, Said};
 use super::places::Places;
 use super::plan::Plan;
@@ -284,11 +285,6 @@ fn make(
     Ok((Made { hub, registered, registrar, links }, ends))
 }
 
-/// Completions of a link's messages that can wait.
-fn messages(plan: &Plan, flow: &Flow) -> usize {
-    plan.receives(flow) + plan.sends() + 2 * plan.chunks as usize
-}
-
 impl Adapter {
     /// For the links `over` it.
     fn new(
@@ -310,13 +306,13 @@ impl Adapter {
         let all: usize = over.iter().map(|way| messages(&way.plan, flow)).sum();
         let most = u64::from(limits.completion_entries);
         room(info, "entries in a completion queue", most, all as u64, ranks)?;
-        let one_sided = over.len() * rdma::REQUESTS * rdma::DEPTH;
+        let one_sided = over.len() * ONE_SIDED;
         // Where there is no room for them, all goes over the links' other queue pairs; and where data is to be verified,
         // since what a device writes and reads has no checksum.
         let asks = !options.verify_data
             && !rdma::verbs(&info.capabilities).is_empty()
             && u64::from(limits.queue_pairs) >= 4 * over.len() as u64
-            && limits.queue_depth as usize >= rdma::REQUESTS * rdma::DEPTH
+            && limits.queue_depth as usize >= ONE_SIDED
             && most >= (all + one_sided) as u64;
         let all = all + if asks { one_sided } else { 0 };
 
@@ -332,7 +328,7 @@ impl Adapter {
 
     /// Completions of a link that can wait.
     fn entries(&self, plan: &Plan, flow: &Flow) -> usize {
-        messages(plan, flow) + if self.asks { rdma::REQUESTS * rdma::DEPTH } else { 0 }
+        messages(plan, flow) + if self.asks { ONE_SIDED } else { 0 }
     }
 }
 
@@ -368,7 +364,7 @@ fn make_pairs(adapter: &Adapter, way: &Way, flow: &Flow, asks: bool) -> Result<(
     let (moves, moves_end) = make(chunks, chunks)?;
     let mut rdma = None;
     if asks && plan.kind == QueuePairKind::Rc {
-        let (out, out_end) = make((rdma::REQUESTS * rdma::DEPTH) as u64, 1)?;
+        let (out, out_end) = make(ONE_SIDED as u64, 1)?;
         let (into, into_end) = make(1, 1)?;
         rdma = Some(([out, into], (out_end, into_end)));
     }

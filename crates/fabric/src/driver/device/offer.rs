@@ -1,6 +1,6 @@
 //! What a rank tells about its devices, before anything is made of them.
 
-use fulmen_verbs::{DeviceInfo, Gid, LinkLayer};
+use fulmen_verbs::{DeviceInfo, Gid, LinkLayer, Mtu};
 use serde::{Deserialize, Serialize};
 
 use super::error::DeviceError;
@@ -40,17 +40,29 @@ pub(super) struct Offer {
 
 impl Offer {
     pub(super) fn new(port: &Port) -> Offer {
-        let info: &DeviceInfo = port.device.info();
-        let (can, limits) = (&info.capabilities, &info.limits);
         let gid = port.gid.gid;
         Offer {
-            device: info.name.clone(),
             port: port.number,
             link_layer: port.link_layer.to_string(),
             gid: gid.0,
             gid_index: port.gid.index,
             ipv4: (port.link_layer == LinkLayer::Ethernet).then(|| gid.is_ipv4_mapped()),
             mtu: port.mtu.bytes(),
+            ..Offer::of(port.device.info())
+        }
+    }
+
+    /// That of a device whose port does not matter.
+    pub(super) fn of(info: &DeviceInfo) -> Offer {
+        let (can, limits) = (&info.capabilities, &info.limits);
+        Offer {
+            device: info.name.clone(),
+            port: 1,
+            link_layer: String::new(),
+            gid: [0xff; 16],
+            gid_index: 0,
+            ipv4: None,
+            mtu: Mtu::B256.bytes(),
             reliable: can.rc,
             unreliable: can.uc,
             immediate: can.immediate,

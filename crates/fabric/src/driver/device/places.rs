@@ -8,6 +8,7 @@ use fulmen_verbs::{DeviceInfo, Piece, ProtectionDomain};
 
 use super::error::{DeviceError, call};
 use super::memory::Registered;
+use super::needs::{GRAIN, frame_bytes};
 use super::plan::Plan;
 use crate::options::Flow;
 
@@ -20,9 +21,6 @@ pub(super) struct Places {
 }
 
 impl Places {
-    /// Places start at multiples of this, so that no two share a cache line.
-    const GRAIN: usize = 64;
-
     pub(super) fn new(
         domain: &dyn ProtectionDomain,
         info: &DeviceInfo,
@@ -31,9 +29,8 @@ impl Places {
         cells: usize,
     ) -> Result<Places, DeviceError> {
         let rule: ChunkRule = info.limits.registration;
-        let each = |plan: &Plan| (plan.frame as usize).next_multiple_of(Self::GRAIN);
-        let of = |plan: &Plan| (plan.receives(flow) + plan.sends()) * each(plan) + cells * Self::GRAIN;
-        let len: usize = plans.iter().copied().map(of).sum();
+        let each = |plan: &Plan| (plan.frame as usize).next_multiple_of(GRAIN);
+        let len: usize = plans.iter().map(|plan| frame_bytes(plan, flow, cells)).sum();
         let longest = plans.iter().copied().map(each).max().unwrap_or(0);
         // The end of each piece may be too short for one more place.
         let spare = (rule.pieces(0, len).len() + 1) * longest;
@@ -51,7 +48,7 @@ impl Places {
         while places.len() < count {
             let full = || DeviceError::Memory("the device registers pieces shorter than frames".into());
             let piece = self.pieces.last_mut().ok_or_else(full)?;
-            let start = piece.start.next_multiple_of(Self::GRAIN);
+            let start = piece.start.next_multiple_of(GRAIN);
             if start + len > piece.end {
                 self.pieces.pop();
                 continue;

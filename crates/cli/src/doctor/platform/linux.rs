@@ -1,12 +1,48 @@
-//! Whether RDMA is switched on in the kernel.
+//! Linux tells about itself in files.
 
-use super::report::Check;
-use super::root::Root;
+use rustix::process::{Resource, getrlimit};
+
+use super::super::ask::Asker;
+use super::super::devices::Lock;
+use super::super::report::Check;
+use super::super::root::Root;
 
 const NAME: &str = "rdma";
+/// Kernels before it lack a call that Fulmen relies on (`pidfd_open`).
+const OLDEST: (u32, u32) = (5, 3);
+/// `CAP_IPC_LOCK`: the limit on locked memory does not hold.
+const MAY_LOCK: u32 = 14;
+
+/// The operating system and its version.
+pub fn system(name: &'static str, version: Option<(u32, u32)>, release: &str, machine: &str) -> Check {
+    let sentence = format!("Linux {release} on {machine}");
+    match version {
+        Some(version) if version >= OLDEST => Check::ok(name, sentence),
+        _ => {
+            Check::failure(name, format!("{sentence} is older than Fulmen needs"), "update the kernel to 5.3 or later")
+        }
+    }
+}
+
+/// The bridge that an interface is in.
+pub fn bridge_of(root: &Root, _asker: &Asker, interface: &str) -> Option<String> {
+    let place = format!("/sys/class/net/{interface}");
+    let is_in_one = root.has(&format!("{place}/brport"));
+    is_in_one.then(|| root.link(&format!("{place}/master")).unwrap_or_else(|| "a bridge".to_owned()))
+}
+
+/// How much memory this process may lock.
+pub fn lock_limit(root: &Root) -> Lock {
+    let capabilities = root.field("/proc/self/status", "CapEff");
+    let capabilities = capabilities.and_then(|mask| u64::from_str_radix(&mask, 16).ok()).unwrap_or(0);
+    if capabilities & (1 << MAY_LOCK) != 0 {
+        return Lock::Privileged;
+    }
+    getrlimit(Resource::Memlock).current.map_or(Lock::None, Lock::Limited)
+}
 
 /// Whether the kernel lets programs use RDMA devices.
-pub fn switched_on(root: &Root) -> Check {
+pub fn switched_on(root: &Root, _asker: &Asker) -> Check {
     let devices = root.list("/sys/class/infiniband");
     let verbs = root.has("/sys/class/infiniband_verbs") || root.has("/sys/module/ib_uverbs");
     let nodes: Vec<String> =

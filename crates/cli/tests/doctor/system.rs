@@ -1,0 +1,36 @@
+//! The system below: kernel, policies, pages and clock.
+
+use std::path::Path;
+
+use crate::setup::{Report, Setup};
+
+/// Without a library, whose absence is a failure of its own.
+fn report(setup: Setup) -> Report {
+    setup.library(Path::new("/no/such/library")).report()
+}
+
+#[test]
+fn the_kernel_is_too_old() {
+    let report = report(Setup::without_library().file("proc/sys/kernel/osrelease", "4.19.0"));
+    report.says("system", "failure", &["4.19.0", "older"], &["5.3"]).ends("failure", 2);
+}
+
+#[test]
+fn no_process_may_look_into_another() {
+    let report = report(Setup::without_library().file("proc/sys/kernel/yama/ptrace_scope", "3"));
+    report.says("single copy", "warning", &["ptrace_scope is 3", "debugger"], &["ptrace_scope to 1", "restart"]);
+}
+
+#[test]
+fn reserved_pages_are_used_up() {
+    let pages = "HugePages_Total: 8\nHugePages_Free: 0\nHugepagesize: 2048 kB";
+    let report = report(Setup::without_library().file("proc/meminfo", pages));
+    report.says("huge pages", "warning", &["0 of 8", "2048 KiB"], &["vm.nr_hugepages"]);
+}
+
+#[test]
+fn the_clock_is_slow() {
+    let clock = "sys/devices/system/clocksource/clocksource0/current_clocksource";
+    let report = report(Setup::without_library().file(clock, "hpet"));
+    report.says("clock", "warning", &["hpet"], &["tsc", "dmesg"]);
+}
