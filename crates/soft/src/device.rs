@@ -353,6 +353,7 @@ impl Device for SoftDevice {
             link_layer: self.core.profile.link_layer(),
             active_mtu: Mtu::B4096,
             gid_entries: 1,
+            lid: 0,
         })
     }
 

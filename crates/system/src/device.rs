@@ -215,7 +215,8 @@ impl Device for SystemDevice {
         };
         let link_layer = self.core.link_layer(&attr);
         let gid_entries = u16::try_from(attr.gid_tbl_len.max(0)).unwrap_or(u16::MAX);
-        Ok(PortInfo { number, state, link_layer, active_mtu, gid_entries })
+        let lid = if link_layer == LinkLayer::Infiniband { attr.lid } else { 0 };
+        Ok(PortInfo { number, state, link_layer, active_mtu, gid_entries, lid })
     }
 
     fn gid_table(&self, port: u8) -> Result<Vec<GidEntry>, VerbsError> {

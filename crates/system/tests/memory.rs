@@ -37,7 +37,13 @@ fn to_init() -> Transition {
 fn to_rtr(device: &dyn Device, pair: &dyn QueuePair) -> Transition {
     let port = device.port(1).expect("a port");
     let own = select_gid(port.link_layer, &device.gid_table(1).expect("a table")).expect("a GID");
-    let path = Path { remote_gid: own.gid, local_gid_index: own.index, remote_qp: pair.qp_num(), mtu: Mtu::B1024 };
+    let path = Path {
+        remote_gid: own.gid,
+        remote_lid: 0,
+        local_gid_index: own.index,
+        remote_qp: pair.qp_num(),
+        mtu: Mtu::B1024,
+    };
     Transition::ReadyToReceive { path, recv_psn: 1, reads_served: 0, min_rnr_timer: RnrTimer(1) }
 }
 

@@ -171,4 +171,6 @@ pub struct PortInfo {
     pub active_mtu: Mtu,
     /// How many entries its GID table has.
     pub gid_entries: u16,
+    /// On InfiniBand the address by which switches find it, given by the subnet manager; elsewhere 0.
+    pub lid: u16,
 }

@@ -130,6 +130,8 @@ impl RnrTimer {
 pub struct Path {
     /// The peer's address, out of its GID table.
     pub remote_gid: Gid,
+    /// The address of the peer's port within the subnet ([`PortInfo::lid`](crate::PortInfo::lid)); 0 but on InfiniBand.
+    pub remote_lid: u16,
     /// The index of this side's own address, in its GID table.
     pub local_gid_index: u8,
     /// The peer's queue pair.

@@ -75,7 +75,7 @@ const STATES: [State; 6] =
     [State::Reset, State::Init, State::ReadyToReceive, State::ReadyToSend, State::SendDrain, State::Error];
 
 fn to(state: State) -> Transition {
-    let path = Path { remote_gid: Gid::default(), local_gid_index: 0, remote_qp: 1, mtu: Mtu::B1024 };
+    let path = Path { remote_gid: Gid::default(), remote_lid: 0, local_gid_index: 0, remote_qp: 1, mtu: Mtu::B1024 };
     match state {
         State::Reset => Transition::Reset,
         State::Init => Transition::Init { port: 1, access: Access::empty() },

@@ -88,6 +88,7 @@ pub struct Address {
     pub device: String,
     pub port: u8,
     gid: [u8; 16],
+    lid: u16,
     qp_num: u32,
     psn: u32,
     mtu: u32,
@@ -153,6 +154,7 @@ impl End {
             device: self.device.info().name.clone(),
             port: self.port.number,
             gid: self.gid.gid.0,
+            lid: self.port.lid,
             qp_num: self.qp.qp_num(),
             psn: self.psn,
             mtu: self.port.active_mtu.bytes(),
@@ -181,7 +183,13 @@ impl End {
             .into_iter()
             .find(|mtu| mtu.bytes() == self.mtu(peer))
             .context("the other end named a transmission unit that there is not")?;
-        let path = Path { remote_gid: Gid(peer.gid), local_gid_index: self.gid.index, remote_qp: peer.qp_num, mtu };
+        let path = Path {
+            remote_gid: Gid(peer.gid),
+            remote_lid: peer.lid,
+            local_gid_index: self.gid.index,
+            remote_qp: peer.qp_num,
+            mtu,
+        };
         self.qp.modify(&Transition::ReadyToReceive {
             path,
             recv_psn: peer.psn,

@@ -85,7 +85,8 @@ impl Endpoint {
 
     /// Connects to a peer: ready to receive and to send.
     pub fn connect(&self, peer: &Name) {
-        let path = Path { remote_gid: peer.gid, local_gid_index: 0, remote_qp: peer.qp_num, mtu: Mtu::B4096 };
+        let path =
+            Path { remote_gid: peer.gid, remote_lid: 0, local_gid_index: 0, remote_qp: peer.qp_num, mtu: Mtu::B4096 };
         let min_rnr_timer = RnrTimer(1);
         let receive = Transition::ReadyToReceive { path, recv_psn: 0, reads_served: 0, min_rnr_timer };
         self.qp.modify(&receive).expect("RTR");

@@ -134,29 +134,23 @@ impl Pair {
 
     fn address(&self, port: u8, path: &Path) -> Result<ffi::AhAttr, VerbsError> {
         let core = self.core();
-        let own = core.gid(port, path.local_gid_index).ok().filter(|gid| !gid.is_zero());
-        let Some(own) = own else {
+        if core.gid(port, path.local_gid_index).ok().is_none_or(|gid| gid.is_zero()) {
             let problem = format!(
                 "port {port} of {} has no GID at index {}: use the index that belongs to the GID",
                 core.info.name, path.local_gid_index
             );
             return Err(VerbsError::Invalid { what: "GID", problem });
-        };
+        }
         if path.remote_qp >= 1 << 24 {
             let problem = format!("{:#x} has more than 24 bits", path.remote_qp);
             return Err(VerbsError::Invalid { what: "remote queue pair", problem });
         }
         let attr = core.port_attr(port)?;
-        let mut dlid = 0;
-        if core.link_layer(&attr) == LinkLayer::Infiniband {
-            // Switches find a port by its LID, which a GID does not tell, but for the own one.
-            if own != path.remote_gid {
-                return Err(VerbsError::Unsupported {
-                    device: core.info.name.clone(),
-                    what: "way to another port by its GID alone (InfiniBand needs its LID, too): use RoCE",
-                });
-            }
-            dlid = attr.lid;
+        // Switches find a port by its LID, which the subnet manager gives.
+        let infiniband = core.link_layer(&attr) == LinkLayer::Infiniband;
+        if infiniband && path.remote_lid == 0 {
+            let problem = format!("{} is on InfiniBand, and its path names no LID of the peer's port", core.info.name);
+            return Err(VerbsError::Invalid { what: "LID", problem });
         }
         Ok(ffi::AhAttr {
             grh: ffi::GlobalRoute {
@@ -166,7 +160,7 @@ impl Pair {
                 hop_limit: HOP_LIMIT,
                 traffic_class: 0,
             },
-            dlid,
+            dlid: if infiniband { path.remote_lid } else { 0 },
             sl: 0,
             src_path_bits: 0,
             static_rate: 0,

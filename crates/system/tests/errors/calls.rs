@@ -56,13 +56,13 @@ impl End {
     fn receive_from(&self, peer: &End) -> Result<(), VerbsError> {
         let table = peer.device.gid_table(1).expect("a table");
         let remote_gid = table.last().expect("an address").gid;
-        self.receive_from_gid(remote_gid, peer.pair.qp_num())
+        self.receive_from_gid(remote_gid, peer.device.port(1).expect("a port").lid, peer.pair.qp_num())
     }
 
-    fn receive_from_gid(&self, remote_gid: Gid, remote_qp: u32) -> Result<(), VerbsError> {
+    fn receive_from_gid(&self, remote_gid: Gid, remote_lid: u16, remote_qp: u32) -> Result<(), VerbsError> {
         let local = self.device.gid_table(1).expect("a table");
         let local_gid_index = local.last().expect("an address").index;
-        let path = Path { remote_gid, local_gid_index, remote_qp, mtu: Mtu::B1024 };
+        let path = Path { remote_gid, remote_lid, local_gid_index, remote_qp, mtu: Mtu::B1024 };
         let (reads_served, min_rnr_timer) = (0, RnrTimer(12));
         self.pair.modify(&Transition::ReadyToReceive { path, recv_psn: 1, reads_served, min_rnr_timer })
     }
@@ -95,6 +95,7 @@ fn a_message_arrives() {
     for (device, like, kind) in [
         ("mlx5_0", "roce", QueuePairKind::Rc),
         ("mlx5_0", "roce", QueuePairKind::Uc),
+        ("mlx5_0", "infiniband\nlid=7", QueuePairKind::Rc),
         ("rdma_en5", "thunderbolt", QueuePairKind::Uc),
     ] {
         let Some(fake) = Fake::new(&format!("device={device}\nlike={like}\n")) else { return };
@@ -142,7 +143,7 @@ fn an_index_without_an_address_is_refused() {
     let [one, other] = [(); 2].map(|()| End::new(&fake, "mlx5_0", QueuePairKind::Rc));
     one.init().expect("INIT");
     let remote_gid = other.device.gid_table(1).expect("a table")[0].gid;
-    let path = Path { remote_gid, local_gid_index: 6, remote_qp: other.pair.qp_num(), mtu: Mtu::B1024 };
+    let path = Path { remote_gid, remote_lid: 0, local_gid_index: 6, remote_qp: other.pair.qp_num(), mtu: Mtu::B1024 };
     let (reads_served, min_rnr_timer) = (0, RnrTimer(12));
     let rtr = Transition::ReadyToReceive { path, recv_psn: 1, reads_served, min_rnr_timer };
     let error = one.pair.modify(&rtr).expect_err("nothing is at that index");
@@ -267,4 +268,16 @@ fn a_failure_without_a_reason_says_so() {
     let region = Region::alloc(4096).expect("memory");
     let Err(error) = pd.register(&region, 0..4096, Access::LOCAL_WRITE) else { panic!("it is refused") };
     says(&error, &["mlx5_0", "ibv_reg_mr", "no reason", "system's log"]);
+}
+
+#[test]
+fn infiniband_wants_the_lid_of_the_peers_port() {
+    let Some(fake) = Fake::new("device=mlx5_0\nlike=infiniband\nlid=7\n") else { return };
+    let end = End::new(&fake, "mlx5_0", QueuePairKind::Rc);
+    assert_eq!(end.device.port(1).expect("a port").lid, 7);
+    end.init().expect("INIT");
+    let gid = end.device.gid_table(1).expect("a table")[0].gid;
+    let error = end.receive_from_gid(gid, 0, end.pair.qp_num()).expect_err("switches would not find it");
+    says(&error, &["mlx5_0", "LID"]);
+    end.receive_from_gid(gid, 7, end.pair.qp_num()).expect("RTR");
 }

@@ -211,9 +211,16 @@ pub(super) fn queue_pair_limits(info: &DeviceInfo, depth: u32) -> QueuePairLimit
 pub(super) fn to_rtr(side: &Side, peer: &Side) -> Outcome<Transition> {
     let own = usable_gid(side)?;
     let remote = usable_gid(peer)?;
-    let mtu = side.device.port(side.port)?.active_mtu.min(peer.device.port(peer.port)?.active_mtu);
+    let peer_port = peer.device.port(peer.port)?;
+    let mtu = side.device.port(side.port)?.active_mtu.min(peer_port.active_mtu);
     Ok(Transition::ReadyToReceive {
-        path: Path { remote_gid: remote.gid, local_gid_index: own.index, remote_qp: peer.qp.qp_num(), mtu },
+        path: Path {
+            remote_gid: remote.gid,
+            remote_lid: peer_port.lid,
+            local_gid_index: own.index,
+            remote_qp: peer.qp.qp_num(),
+            mtu,
+        },
         recv_psn: 7,
         reads_served: side.info().limits.reads_in_flight.min(16),
         min_rnr_timer: RnrTimer(1),

@@ -71,7 +71,7 @@ impl Side {
     fn connect(&self, device: &dyn Device, peer: &Side, peer_device: &dyn Device) {
         self.qp.modify(&Transition::Init { port: 1, access: Access::empty() }).unwrap();
         let remote_gid = peer_device.gid_table(1).unwrap()[0].gid;
-        let path = Path { remote_gid, local_gid_index: 0, remote_qp: peer.qp.qp_num(), mtu: Mtu::B4096 };
+        let path = Path { remote_gid, remote_lid: 0, local_gid_index: 0, remote_qp: peer.qp.qp_num(), mtu: Mtu::B4096 };
         let (reads_served, min_rnr_timer) = (device.info().limits.reads_in_flight, RnrTimer(1));
         self.qp.modify(&Transition::ReadyToReceive { path, recv_psn: 0, reads_served, min_rnr_timer }).unwrap();
         let (timeout, reads_in_flight) = (AckTimeout(14), 0);

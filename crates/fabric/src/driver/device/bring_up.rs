@@ -113,6 +113,7 @@ impl Course<'_> {
     ) -> Result<(), DeviceError> {
         let path = Path {
             remote_gid: Gid(self.there.gid),
+            remote_lid: self.there.lid,
             local_gid_index: self.here.gid_index,
             remote_qp: theirs.number,
             mtu: self.plan.mtu,

@@ -20,6 +20,8 @@ pub(super) struct Offer {
     pub gid: [u8; 16],
     /// Its place in the device's table.
     pub gid_index: u8,
+    /// Its address within the subnet, on InfiniBand.
+    pub lid: u16,
     /// Whether that holds an IPv4 address, where both ends must agree on that.
     pub ipv4: Option<bool>,
     /// Bytes of the largest transmission unit.
@@ -46,6 +48,7 @@ impl Offer {
             link_layer: port.link_layer.to_string(),
             gid: gid.0,
             gid_index: port.gid.index,
+            lid: port.lid,
             ipv4: (port.link_layer == LinkLayer::Ethernet).then(|| gid.is_ipv4_mapped()),
             mtu: port.mtu.bytes(),
             ..Offer::of(port.device.info())
@@ -153,6 +156,7 @@ pub(super) mod tests {
             link_layer: "Ethernet".into(),
             gid: [1; 16],
             gid_index: 3,
+            lid: 0,
             ipv4: Some(true),
             mtu: 4096,
             reliable,

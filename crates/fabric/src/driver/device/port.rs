@@ -25,6 +25,8 @@ pub(super) struct Port {
     pub link_layer: LinkLayer,
     pub mtu: Mtu,
     pub gid: GidEntry,
+    /// Its address within the subnet, on InfiniBand.
+    pub lid: u16,
 }
 
 impl Port {
@@ -71,7 +73,7 @@ fn look_at_port(device: &Arc<dyn Device>, number: u8) -> Result<Port, PortError>
     let table = device.gid_table(number).map_err(unknown)?;
     let gid =
         select_gid(info.link_layer, &table).map_err(|cause| PortError::Gid { device: name(), port: number, cause })?;
-    Ok(Port { device: device.clone(), number, link_layer: info.link_layer, mtu: info.active_mtu, gid })
+    Ok(Port { device: device.clone(), number, link_layer: info.link_layer, mtu: info.active_mtu, gid, lid: info.lid })
 }
 
 /// What was found at one device.

@@ -153,7 +153,7 @@ impl Device for Model {
             false => LinkLayer::Thunderbolt,
         };
         let (state, active_mtu) = (PortState::Active, Mtu::B4096);
-        Ok(PortInfo { number, state, link_layer, active_mtu, gid_entries: 1 })
+        Ok(PortInfo { number, state, link_layer, active_mtu, gid_entries: 1, lid: 0 })
     }
 
     fn gid_table(&self, port: u8) -> Result<Vec<GidEntry>, VerbsError> {
