@@ -64,6 +64,7 @@ impl Offer {
             link_layer: String::new(),
             gid: [0xff; 16],
             gid_index: 0,
+            lid: 0,
             ipv4: None,
             mtu: Mtu::B256.bytes(),
             reliable: can.rc,
