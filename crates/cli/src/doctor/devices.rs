@@ -245,6 +245,7 @@ impl Survey<'_> {
 
 /// How much memory this process may lock.
 #[derive(Clone, Copy)]
+#[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "registrations count against a limit on Linux alone"))]
 pub enum Lock {
     /// There is no limit.
     None,

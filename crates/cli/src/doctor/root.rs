@@ -31,6 +31,7 @@ impl Root {
     }
 
     /// The last part of what a link points to.
+    #[cfg(target_os = "linux")]
     pub fn link(&self, path: &str) -> Option<String> {
         Some(fs::read_link(self.at(path)).ok()?.file_name()?.to_string_lossy().into_owned())
     }
