@@ -7,6 +7,7 @@ use std::time::Duration;
 use fulmen_memory::Exposed;
 use fulmen_verbs::{Piece, PostError, QueuePair, RecvRequest, SendRequest};
 
+use super::full::Fullness;
 use super::hub::Work;
 use super::memory::Registered;
 use super::plan::{ANSWERS, Plan, SENDS};
@@ -14,7 +15,8 @@ use crate::driver::Broken;
 use crate::driver::check::{self, TRAILER};
 use crate::engine::{Body, Incoming, Lent, Link, Outgoing, PREFIX, Reliable, ReliableConfig, Verdict, checksum};
 
-/// Frames posted to the send queue at a time. The last of them completes visibly; those before it are done too then.
+/// Frames posted to the send queue at a time. The last of them completes visibly; those before it are done too then. So
+/// does the first, so that there is a completion to wait for if the queue has room for some of them only.
 const BATCH: usize = 16;
 
 /// What guards the frames of a link.
@@ -100,9 +102,18 @@ pub(super) struct Frames {
     /// SENDs that were posted, and new frames.
     sent: u64,
     made: u64,
+    /// SENDs that are to be posted: all that are not, of the places at the end of `flying`.
     batch: Vec<SendRequest>,
     guard: Guard,
     peer: u32,
+    fullness: Fullness,
+    /// The place whose RECV was to complete next when the device had no room for another RECV.
+    recvs_full: Option<u64>,
+    /// The most SENDs that the device has held, and whether it has had no room for another since one completed.
+    held: usize,
+    sends_full: bool,
+    /// Whether it ever had none: then each SEND completes visibly.
+    narrow: bool,
     /// The places' registration lasts as long as this.
     _registered: Arc<Registered>,
 }
@@ -131,21 +142,38 @@ impl Frames {
             batch: Vec::with_capacity(BATCH),
             guard,
             peer,
+            fullness: Fullness::default(),
+            recvs_full: None,
+            held: 0,
+            sends_full: false,
+            narrow: false,
             _registered: registered,
         }
     }
 
-    /// Posts all RECVs that are not.
+    /// Posts all RECVs that are not. Those for which the device has no room come when one has completed: until then frames
+    /// wait for them at the peer, or come again.
     pub(super) fn post(&mut self, pair: &dyn QueuePair) -> Result<(), PostError> {
+        if self.recvs_full == Some(self.received) {
+            return Ok(());
+        }
         let places = self.recvs.len() as u64;
         let mut left = places - (self.posted - self.received);
         while left > 0 {
             let start = (self.posted % places) as usize;
             let count = left.min(places - start as u64);
-            pair.post_recv(&self.recvs[start..start + count as usize])?;
+            if let Err(refused) = pair.post_recv(&self.recvs[start..start + count as usize]) {
+                self.posted += refused.index as u64;
+                if !self.fullness.passes(&refused, self.posted - self.received, self.peer) {
+                    return Err(refused);
+                }
+                self.recvs_full = Some(self.received);
+                return Ok(());
+            }
             self.posted += count;
             left -= count;
         }
+        self.recvs_full = None;
         Ok(())
     }
 
@@ -185,9 +213,10 @@ impl Frames {
     pub(super) fn sent(&mut self, index: u32) -> bool {
         let first = (self.sent - self.flying.len() as u64) as u32;
         let count = index.wrapping_sub(first) as usize;
-        if count >= self.flying.len() {
+        if count >= self.posted_sends() {
             return false;
         }
+        self.sends_full = false;
         for place in self.flying.drain(..=count) {
             self.busy[place] = false;
         }
@@ -240,16 +269,21 @@ impl Frames {
         link: &mut Link,
         lent: &Lent<'_>,
     ) -> Result<bool, PostError> {
+        self.flush(pair)?;
         self.send_again(pair, now)?;
         let before = self.made;
         while let Some(place) = self.free_place() {
             let Some(frame) = link.transmit(lent) else { break };
             let len = fill(&self.sends[place].memory, self.guard.before(), &frame, link, lent);
-            link.transmitted(&frame);
             self.begin(place, len, now);
-            if self.batch.len() == BATCH {
+            // What the device is not known to have room for is posted at once, so that it can be taken back.
+            if self.batch.len() >= BATCH || self.flying.len() > self.held {
                 self.flush(pair)?;
+                if self.take_back() {
+                    break;
+                }
             }
+            link.transmitted(&frame);
         }
         if matches!(&self.guard, Guard::Reliable(reliable) if reliable.ack_due(now)) {
             self.answer();
@@ -258,7 +292,7 @@ impl Frames {
         Ok(self.made > before)
     }
 
-    /// Sends one short frame: false if there is no memory.
+    /// Sends one short frame: false if there is no memory, or no room in the device's queue.
     pub(super) fn push(
         &mut self,
         pair: &dyn QueuePair,
@@ -272,11 +306,19 @@ impl Frames {
         memory.write(before + PREFIX, payload);
         self.begin(place, PREFIX + payload.len(), now);
         self.flush(pair)?;
-        Ok(true)
+        Ok(!self.take_back())
     }
 
-    /// The place of the next new frame, if it is free.
+    /// SENDs that the device has.
+    fn posted_sends(&self) -> usize {
+        self.flying.len() - self.batch.len()
+    }
+
+    /// The place of the next new frame, if it is free and the device may have room for its SEND.
     fn free_place(&self) -> Option<usize> {
+        if self.sends_full {
+            return None;
+        }
         let place = match &self.guard {
             Guard::Reliable(reliable) => reliable.can_send().then(|| reliable.next_slot() as usize)?,
             _ => (self.made % self.sends.len() as u64) as usize,
@@ -307,6 +349,19 @@ impl Frames {
         self.queue(place);
     }
 
+    /// Makes the last new frame undone if it was not posted: true if it was not. Nobody may come back to post what stays, if
+    /// nobody waits. Where frames come again, somebody always does.
+    fn take_back(&mut self) -> bool {
+        if matches!(self.guard, Guard::Reliable(_)) || self.batch.pop().is_none() {
+            return false;
+        }
+        let place = self.flying.pop_back().expect("the place of a SEND that was not posted");
+        self.busy[place] = false;
+        self.sent -= 1;
+        self.made -= 1;
+        true
+    }
+
     /// Sends those frames again that are due and that the device does not hold still.
     fn send_again(&mut self, pair: &dyn QueuePair, now: Duration) -> Result<(), PostError> {
         loop {
@@ -315,7 +370,7 @@ impl Frames {
             if !self.busy[slot as usize] {
                 self.queue(slot as usize);
             }
-            if self.batch.len() == BATCH {
+            if self.batch.len() >= BATCH {
                 self.flush(pair)?;
             }
         }
@@ -351,12 +406,27 @@ impl Frames {
         self.sent += 1;
     }
 
-    fn flush(&mut self, pair: &dyn QueuePair) -> Result<(), PostError> {
-        let Some(last) = self.batch.last_mut() else { return Ok(()) };
-        last.signaled = true;
-        let result = pair.post_send(&self.batch);
-        self.batch.clear();
-        result
+    /// Posts what is queued, in its order. What the device has no room for stays.
+    pub(super) fn flush(&mut self, pair: &dyn QueuePair) -> Result<(), PostError> {
+        while !self.batch.is_empty() {
+            let count = self.batch.len().min(BATCH);
+            let requests = &mut self.batch[..count];
+            for (index, request) in requests.iter_mut().enumerate() {
+                request.signaled = self.narrow || index == 0 || index == count - 1;
+            }
+            let refused = pair.post_send(requests).err();
+            self.batch.drain(..refused.as_ref().map_or(count, |refused| refused.index));
+            let held = self.posted_sends();
+            self.held = self.held.max(held);
+            if let Some(refused) = refused {
+                if !self.fullness.passes(&refused, held as u64, self.peer) {
+                    return Err(refused);
+                }
+                (self.sends_full, self.narrow) = (true, true);
+                return Ok(());
+            }
+        }
+        Ok(())
     }
 }
 

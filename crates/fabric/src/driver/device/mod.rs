@@ -18,6 +18,7 @@ mod bring_up;
 mod connect;
 mod error;
 mod frames;
+mod full;
 mod hub;
 mod info;
 mod memory;

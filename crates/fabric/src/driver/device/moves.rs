@@ -26,6 +26,7 @@ use std::sync::Arc;
 use fulmen_memory::Exposed;
 use fulmen_verbs::{Completion, Piece, PostError, QueuePair, RecvRequest, SendOp, SendRequest};
 
+use super::full::Fullness;
 use super::hub::Work;
 use super::memory::Registered;
 use super::plan::Plan;
@@ -89,6 +90,7 @@ pub(super) struct Moves {
     unlanded: VecDeque<OpId>,
     /// How often something was sent, was done being sent, or has come.
     stirs: u64,
+    fullness: Fullness,
 }
 
 impl Moves {
@@ -108,6 +110,7 @@ impl Moves {
             sent: 0,
             unlanded: VecDeque::new(),
             stirs: 0,
+            fullness: Fullness::default(),
         }
     }
 
@@ -157,7 +160,12 @@ impl Moves {
                 let end = coming.len.min(coming.posted + self.chunk);
                 let piece = piece(&self.registered, memory, coming.posted, end)?;
                 let number = Work::ChunkIn.number(self.peer, self.posted as u32);
-                pair.post_recv(&[RecvRequest::new(number, [piece])])?;
+                if let Err(refused) = pair.post_recv(&[RecvRequest::new(number, [piece])]) {
+                    if !self.fullness.passes(&refused, self.posted - self.received, self.peer) {
+                        return Err(refused.into());
+                    }
+                    break;
+                }
                 self.posted += 1;
                 coming.posted = end;
                 if end == coming.len {
@@ -183,7 +191,12 @@ impl Moves {
             let piece = piece(&self.registered, &going.memory, going.at, upto)?;
             let imm = self.immediate.then_some(self.sent as u32);
             let number = Work::ChunkOut.number(self.peer, self.sent as u32);
-            pair.post_send(&[SendRequest::new(number, SendOp::Send { imm }, [piece])])?;
+            if let Err(refused) = pair.post_send(&[SendRequest::new(number, SendOp::Send { imm }, [piece])]) {
+                if !self.fullness.passes(&refused, self.flying.len() as u64, self.peer) {
+                    return Err(refused.into());
+                }
+                break;
+            }
             self.flying.push_back(Sent { op: going.op, upto });
             self.sent += 1;
             going.at = upto;

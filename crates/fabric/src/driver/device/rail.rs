@@ -316,6 +316,7 @@ impl Rail {
         let end = Instant::now() + FAREWELL;
         while !self.frames.has_gone() && Instant::now() < end {
             thread::yield_now();
+            self.frames.flush(&*pairs.frames)?;
             self.hub.deal(self.peer);
             self.hub.take(self.peer, &mut completions)?;
             for completion in completions.drain(..) {

@@ -16,6 +16,7 @@ use fulmen_verbs::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::full::Fullness;
 use super::hub::Work;
 use super::memory::Registered;
 use crate::engine::{At, Atomic, Cancel, Counter, Lent, Link, OpError, OpId, Rights, Source, Target};
@@ -199,7 +200,9 @@ pub(crate) struct Rdma {
     /// In the order in which they were posted.
     flying: VecDeque<usize>,
     posted: u64,
+    /// Requests that are to be posted, of the operations at the end of `flying`.
     batch: Vec<SendRequest>,
+    fullness: Fullness,
     /// How many have ended, wrapping.
     ended: u32,
 }
@@ -233,6 +236,7 @@ impl Rdma {
             flying: VecDeque::with_capacity(DEPTH),
             posted: 0,
             batch: Vec::with_capacity(REQUESTS * DEPTH),
+            fullness: Fullness::default(),
             ended: 0,
         }
     }
@@ -360,7 +364,7 @@ impl Rdma {
         slot.generation != id.generation || !matches!(slot.state, State::Open(_))
     }
 
-    /// Posts what waits: whether there was anything.
+    /// Posts what waits: whether there was anything. What the device's queue has no room for stays, in its order.
     pub(super) fn advance(&mut self) -> Result<bool, PostError> {
         let Some(out) = self.out.clone() else { return Ok(false) };
         while self.flying.len() < DEPTH {
@@ -401,9 +405,15 @@ impl Rdma {
         if self.batch.is_empty() {
             return Ok(false);
         }
-        let posted = out.post_send(&self.batch);
-        self.batch.clear();
-        posted.map(|()| true)
+        let Err(refused) = out.post_send(&self.batch) else {
+            self.batch.clear();
+            return Ok(true);
+        };
+        self.batch.drain(..refused.index);
+        // The last request of each operation completes visibly.
+        let unposted = self.batch.iter().filter(|request| request.signaled).count();
+        let held = (self.flying.len() - unposted) as u64;
+        if self.fullness.passes(&refused, held, self.peer) { Ok(refused.index > 0) } else { Err(refused) }
     }
 
     fn fly(&mut self, index: usize) {
@@ -456,6 +466,7 @@ impl Rdma {
         if self.out.take().is_none() {
             return;
         }
+        self.batch.clear();
         tracing::warn!(rank = self.peer, "a one-sided request was refused: what comes now goes over the link");
         let open: Vec<_> = self.flying.drain(..).chain(self.waiting.drain(..)).collect();
         for index in open {
@@ -473,6 +484,7 @@ impl Rdma {
     /// The link is over.
     pub(super) fn sever(&mut self) {
         (self.out, self.into) = (None, None);
+        self.batch.clear();
         let open: Vec<_> = self.flying.drain(..).chain(self.waiting.drain(..)).collect();
         for index in open {
             self.finish(index, Err(OpError::Severed));
