@@ -1,12 +1,15 @@
 //! Taking queue pairs from RESET to RTS.
 
-use fulmen_verbs::{Access, AckTimeout, Gid, Path, QueuePair, RnrTimer, Transition};
+use fulmen_verbs::{Access, AckTimeout, Gid, Path, PostError, QueuePair, RnrTimer, Transition};
 use serde::{Deserialize, Serialize};
 
-use super::error::DeviceError;
+use super::error::{DeviceError, call};
+use super::full::is_full;
 use super::info::RailEnd;
 use super::offer::{BITS_24, Offer};
 use super::plan::Plan;
+use super::rdma;
+use crate::engine::Rights;
 
 /// 67 ms, seven times again: a peer that does not answer is gone after half a second.
 const TIMEOUT: AckTimeout = AckTimeout(14);
@@ -78,9 +81,10 @@ impl Service {
     }
 
     /// Being asked by it.
-    pub(super) fn is_asked(plan: &Plan) -> Service {
-        let remote = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
-        Service { access: Access::LOCAL_WRITE | remote, reads: plan.reads }
+    ///
+    /// Drivers refuse access of a kind that the device here does not do, so that it is for these `verbs` alone.
+    pub(super) fn is_asked(plan: &Plan, verbs: Rights) -> Service {
+        Service { access: Access::LOCAL_WRITE | rdma::remote(verbs), reads: plan.reads }
     }
 }
 
@@ -102,6 +106,15 @@ impl Course<'_> {
             gid_index: offer.gid_index,
             queue_pair,
         }
+    }
+
+    /// Why the first receives could not be posted.
+    pub(super) fn unopened(&self, refused: &PostError) -> DeviceError {
+        let device = &self.here.device;
+        if is_full(refused) {
+            return DeviceError::Full { device: device.clone(), peer: self.peer };
+        }
+        call(device, "post the first receives")(refused.cause.clone())
     }
 
     /// Takes a queue pair from RESET to RTS.

@@ -28,7 +28,7 @@ use super::rail::{Pairs, Parts, Rail};
 use super::rdma::{self, Rdma, RdmaPairs, Registrar};
 use super::route;
 use crate::bootstrap::Session;
-use crate::engine::Config;
+use crate::engine::{Config, Rights};
 use crate::options::{FabricOptions, Flow};
 use crate::{Cables, StartError};
 
@@ -116,8 +116,9 @@ pub(crate) fn connect(
         both.pairs.moves.iter().try_for_each(moves)?;
         let one_sided = match (&both.rdma, own.rdma, theirs.rdma) {
             (Some([out, into]), Some(own), Some(theirs)) => {
+                let verbs = Rights::from_bits_truncate(course.here.verbs);
                 course.bring_up(&**out, (own.0, theirs.1), Service::asks(&way.plan))?;
-                course.bring_up(&**into, (own.1, theirs.0), Service::is_asked(&way.plan))?;
+                course.bring_up(&**into, (own.1, theirs.0), Service::is_asked(&way.plan, verbs))?;
                 true
             }
             _ => {
@@ -125,8 +126,7 @@ pub(crate) fn connect(
                 false
             }
         };
-        let device = &course.here.device;
-        rail.open().map_err(|refused| call(device, "post the first receives")(refused.cause))?;
+        rail.open().map_err(|refused| course.unopened(&refused))?;
         let info = RailInfo {
             here: Course::end(course.here, own.frames.number),
             there: Course::end(course.there, theirs.frames.number),
@@ -211,6 +211,27 @@ fn room(info: &DeviceInfo, what: &'static str, limit: u64, needed: u64, ranks: u
         return Ok(());
     }
     Err(DeviceError::TooManyRanks { device: info.name.clone(), what, limit, needed, ranks })
+}
+
+/// Whether the device has room for one-sided operations of `links` links, with so many completions in all. It is logged if
+/// it has not.
+fn has_room(info: &DeviceInfo, completions: u64, links: u64) -> bool {
+    let limits = &info.limits;
+    let needs = [
+        ("queue pairs", limits.queue_pairs, 4 * links),
+        ("requests in a queue", limits.queue_depth, ONE_SIDED as u64),
+        ("entries in a completion queue", limits.completion_entries, completions),
+    ];
+    let Some((what, limit, needed)) = needs.into_iter().find(|(_, limit, needed)| u64::from(*limit) < *needed) else {
+        return true;
+    };
+    tracing::warn!(
+        device = &*info.name,
+        needed,
+        limit,
+        "one-sided operations go over links, since the device has too few {what}: start fewer ranks, or give another device"
+    );
+    false
 }
 
 fn make(
@@ -311,9 +332,8 @@ impl Adapter {
         // since what a device writes and reads has no checksum.
         let asks = !options.verify_data
             && !rdma::verbs(&info.capabilities).is_empty()
-            && u64::from(limits.queue_pairs) >= 4 * over.len() as u64
-            && limits.queue_depth as usize >= ONE_SIDED
-            && most >= (all + one_sided) as u64;
+            && over.iter().any(|way| way.plan.is_reliable())
+            && has_room(info, (all + one_sided) as u64, over.len() as u64);
         let all = all + if asks { one_sided } else { 0 };
 
         let domain = device.alloc_pd().map_err(call(&info.name, "make a protection domain"))?;

@@ -81,6 +81,16 @@ pub enum DeviceError {
         /// Why it was not.
         cause: Box<VerbsError>,
     },
+    /// A queue takes nothing.
+    #[error(
+        "{device} says that the receive queue for rank {peer} is full, and nothing is posted to it: end other programs that use the device, or give another one"
+    )]
+    Full {
+        /// The device.
+        device: String,
+        /// The other rank.
+        peer: u32,
+    },
     /// A queue pair does not connect.
     #[error("{here} does not connect with rank {peer}'s {there}, going to {state}: {cause}")]
     Connect {

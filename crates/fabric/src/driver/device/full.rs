@@ -46,7 +46,7 @@ mod tests {
     fn a_full_queue_passes_if_it_holds_something() {
         let full = VerbsError::QueueFull { queue: "send", qp_num: 5, depth: 64 };
         let full = PostError { index: 0, cause: full };
-        let gone = PostError { index: 0, cause: VerbsError::DeviceLost { device: "soft0".into() } };
+        let gone = PostError { index: 0, cause: VerbsError::Unsupported { device: "soft0".into(), what: "RECVs" } };
         let mut fullness = Fullness::default();
         assert!(fullness.passes(&full, 1, 2) && fullness.passes(&full, 3, 2));
         assert!(!fullness.passes(&full, 0, 2) && !fullness.passes(&gone, 1, 2));

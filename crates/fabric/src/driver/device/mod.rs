@@ -6,7 +6,7 @@
 //! else than SEND and RECV, so that the narrowest device will do. All links over a device complete into one queue: the [`Hub`] has them.
 //!
 //! - *Frames* ([`frames`]) are copied into registered memory and out of it. A RECV is posted for every frame that the peer
-//!   has credits for, so that no SEND ever waits for one. Over UC each frame is sealed, and comes again until it is
+//!   has credits for, so that no SEND ever waits for one, unless the device's queue is full before ([`full`]). Over UC each frame is sealed, and comes again until it is
 //!   [acknowledged](crate::engine::Reliable): the progress thread then is always there, since the peer relies on answers.
 //! - *Moves* ([`moves`]): the device carries large messages between registered memory of both ranks, with no copy here. Plain
 //!   memory goes in frames.

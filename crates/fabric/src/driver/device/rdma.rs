@@ -7,12 +7,13 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 
 use fulmen_memory::Exposed;
 use fulmen_verbs::{
     Access, Capabilities, CompletionStatus, DeviceInfo, MemoryRegion, Piece, PostError, ProtectionDomain, QueuePair,
-    RemoteAddr, SendOp, SendRequest,
+    RemoteAddr, SendOp, SendRequest, VerbsError,
 };
 use serde::{Deserialize, Serialize};
 
@@ -35,6 +36,15 @@ pub(super) fn verbs(can: &Capabilities) -> Rights {
     verbs.set(Rights::READ, can.rc && can.read);
     verbs.set(Rights::ATOMIC, can.rc && can.atomics && can.atomics_with_cpu);
     verbs
+}
+
+/// The access that peers need for these.
+pub(super) fn remote(verbs: Rights) -> Access {
+    let mut access = Access::empty();
+    access.set(Access::REMOTE_READ, verbs.contains(Rights::READ));
+    access.set(Access::REMOTE_WRITE, verbs.contains(Rights::WRITE));
+    access.set(Access::REMOTE_ATOMIC, verbs.contains(Rights::ATOMIC));
+    access
 }
 
 /// How a peer's device finds shared memory.
@@ -67,7 +77,15 @@ impl DeviceKey {
 /// Registers shared memory with each device that links run over, with exactly the rights that it is shared with.
 pub(crate) struct Registrar {
     /// Each with its number.
-    devices: Vec<(u32, Arc<dyn ProtectionDomain>, DeviceInfo)>,
+    devices: Vec<Registering>,
+}
+
+struct Registering {
+    number: u32,
+    domain: Arc<dyn ProtectionDomain>,
+    info: DeviceInfo,
+    /// It was logged that it refused a share.
+    told: AtomicBool,
 }
 
 /// A registration, and how peers name it.
@@ -75,32 +93,50 @@ pub(crate) type DeviceShare = (Arc<dyn MemoryRegion>, DeviceKey);
 
 impl Registrar {
     pub(super) fn new(devices: Vec<(u32, Arc<dyn ProtectionDomain>, DeviceInfo)>) -> Registrar {
-        Registrar { devices }
+        let registering = |(number, domain, info)| Registering { number, domain, info, told: AtomicBool::new(false) };
+        Registrar { devices: devices.into_iter().map(registering).collect() }
     }
 
     /// What a device cannot register or does not do is left out: it goes over links.
     pub(crate) fn register(&self, memory: &Exposed, rights: Rights) -> Vec<DeviceShare> {
-        let register = |(number, domain, info): &(u32, Arc<dyn ProtectionDomain>, DeviceInfo)| {
-            register(*number, &**domain, verbs(&info.capabilities) & rights, memory)
-        };
+        let register = |device: &Registering| device.register(verbs(&device.info.capabilities) & rights, memory);
         self.devices.iter().filter_map(register).collect()
     }
 }
 
-fn register(number: u32, domain: &dyn ProtectionDomain, verbs: Rights, memory: &Exposed) -> Option<DeviceShare> {
-    let (start, end) = (memory.offset(), memory.offset() + memory.len());
-    if verbs.is_empty() || start == end {
-        return None;
+impl Registering {
+    fn register(&self, verbs: Rights, memory: &Exposed) -> Option<DeviceShare> {
+        let (start, end) = (memory.offset(), memory.offset() + memory.len());
+        if verbs.is_empty() || start == end {
+            return None;
+        }
+        let mut access = remote(verbs);
+        access.set(Access::LOCAL_WRITE, verbs.intersects(Rights::WRITE | Rights::ATOMIC));
+        let registered = self.domain.register(memory.region(), start..end, access);
+        let registration = registered.inspect_err(|cause| self.tell(cause, memory.len())).ok()?;
+        let key = DeviceKey {
+            number: self.number,
+            addr: memory.addr() as u64,
+            rkey: registration.rkey(),
+            verbs: verbs.bits(),
+        };
+        Some((registration, key))
     }
-    let mut access = Access::empty();
-    access.set(Access::REMOTE_READ, verbs.contains(Rights::READ));
-    access.set(Access::REMOTE_WRITE, verbs.contains(Rights::WRITE));
-    access.set(Access::REMOTE_ATOMIC, verbs.contains(Rights::ATOMIC));
-    access.set(Access::LOCAL_WRITE, verbs.intersects(Rights::WRITE | Rights::ATOMIC));
-    let registered = domain.register(memory.region(), start..end, access);
-    let registration = registered.inspect_err(|cause| tracing::debug!(%cause, "shared memory goes over links")).ok()?;
-    let key = DeviceKey { number, addr: memory.addr() as u64, rkey: registration.rkey(), verbs: verbs.bits() };
-    Some((registration, key))
+
+    /// Once as a warning: what is shared later may be refused each time.
+    fn tell(&self, cause: &VerbsError, bytes: usize) {
+        let device = &*self.info.name;
+        if self.told.swap(true, Ordering::Relaxed) {
+            tracing::debug!(device, bytes, %cause, "shared memory goes over links");
+        } else {
+            tracing::warn!(
+                device,
+                bytes,
+                %cause,
+                "shared memory goes over links, since the device refuses to register it: share less, or fewer pieces"
+            );
+        }
+    }
 }
 
 /// What is to be done.
