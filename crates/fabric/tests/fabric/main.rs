@@ -2,6 +2,7 @@
 
 mod counted;
 mod devices;
+mod full;
 mod liveness;
 mod lossy;
 mod messages;

@@ -36,7 +36,7 @@ fn alone(device: Arc<dyn Device>) -> Providers {
 }
 
 /// The rail to the other of two ranks, over which something has gone both ways.
-fn used(fabric: &Fabric) -> RailInfo {
+pub fn used(fabric: &Fabric) -> RailInfo {
     traffic(fabric, 1);
     fabric.rail(1 - fabric.rank()).unwrap().clone()
 }
@@ -70,7 +70,7 @@ fn entry(index: u8, gid: Gid) -> GidEntry {
 }
 
 /// Events of the fabric, in words.
-fn events_of(device: &str) -> Vec<String> {
+pub fn events_of(device: &str) -> Vec<String> {
     let device = format!("{device}\"");
     let events = EVENTS.lock().unwrap();
     events.iter().filter(|event| event.contains(&device)).cloned().collect()
@@ -78,7 +78,7 @@ fn events_of(device: &str) -> Vec<String> {
 
 static EVENTS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-fn listen() {
+pub fn listen() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| tracing::subscriber::set_global_default(Listening).unwrap());
 }

@@ -31,13 +31,28 @@ struct Pairs {
     kind: Hook<QueuePairKind>,
     step: Hook<Transition>,
     number: Box<dyn Fn(u32) -> u32 + Send + Sync>,
+    register: Hook<Access>,
+    room: Box<dyn Fn(Queue, u32) -> u32 + Send + Sync>,
+}
+
+/// A queue of a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Queue {
+    Send,
+    Receive,
 }
 
 impl Scripted {
     /// Like the device below, until something else is said.
     pub fn over(inner: Arc<dyn Device>) -> Scripted {
         let info = inner.info().clone();
-        let pairs = Arc::new(Pairs { kind: Box::new(Ok), step: Box::new(Ok), number: Box::new(|number| number) });
+        let pairs = Arc::new(Pairs {
+            kind: Box::new(Ok),
+            step: Box::new(Ok),
+            number: Box::new(|number| number),
+            register: Box::new(Ok),
+            room: Box::new(|_, asked| asked),
+        });
         Scripted { inner, info, port: Box::new(Ok), gids: Box::new(|_, own| vec![own]), domain: Box::new(Ok), pairs }
     }
 
@@ -93,6 +108,18 @@ impl Scripted {
         self
     }
 
+    /// Whether memory is registered for this access.
+    pub fn register(mut self, hook: impl Fn(Access) -> Result<(), VerbsError> + Send + Sync + 'static) -> Scripted {
+        self.pairs().register = Box::new(move |access| hook(access).map(|()| access));
+        self
+    }
+
+    /// What a queue has room for, which reports the depth that was asked for.
+    pub fn room(mut self, hook: impl Fn(Queue, u32) -> u32 + Send + Sync + 'static) -> Scripted {
+        self.pairs().room = Box::new(hook);
+        self
+    }
+
     pub fn device(self) -> Arc<dyn Device> {
         Arc::new(self)
     }
@@ -144,18 +171,35 @@ impl ProtectionDomain for Domain {
         range: Range<usize>,
         access: Access,
     ) -> Result<Arc<dyn MemoryRegion>, VerbsError> {
+        (self.pairs.register)(access)?;
         self.inner.register(region, range, access)
     }
 
     fn create_qp(&self, init: &QueuePairInit) -> Result<Arc<dyn QueuePair>, VerbsError> {
         (self.pairs.kind)(init.kind)?;
-        Ok(Arc::new(Pair { inner: self.inner.create_qp(init)?, pairs: self.pairs.clone() }))
+        let (asked, room) = (init.limits, &self.pairs.room);
+        let (sends, receives) = (room(Queue::Send, asked.send_depth), room(Queue::Receive, asked.recv_depth));
+        let limits = QueuePairLimits { send_depth: sends.max(1), recv_depth: receives.max(1), ..asked };
+        let inner = self.inner.create_qp(&QueuePairInit { limits, ..init.clone() })?;
+        Ok(Arc::new(Pair { inner, pairs: self.pairs.clone(), asked, rooms: (sends, receives) }))
     }
 }
 
 struct Pair {
     inner: Arc<dyn QueuePair>,
     pairs: Arc<Pairs>,
+    asked: QueuePairLimits,
+    rooms: (u32, u32),
+}
+
+impl Pair {
+    fn check(&self, queue: &'static str, room: u32) -> Result<(), PostError> {
+        if room > 0 {
+            return Ok(());
+        }
+        let cause = VerbsError::QueueFull { queue, qp_num: self.qp_num(), depth: 0 };
+        Err(PostError { index: 0, cause })
+    }
 }
 
 impl QueuePair for Pair {
@@ -168,7 +212,12 @@ impl QueuePair for Pair {
     }
 
     fn limits(&self) -> QueuePairLimits {
-        self.inner.limits()
+        let (given, asked) = (self.inner.limits(), self.asked);
+        QueuePairLimits {
+            send_depth: given.send_depth.max(asked.send_depth),
+            recv_depth: given.recv_depth.max(asked.recv_depth),
+            ..given
+        }
     }
 
     fn modify(&self, transition: &Transition) -> Result<(), VerbsError> {
@@ -185,10 +234,12 @@ impl QueuePair for Pair {
     }
 
     fn post_send(&self, requests: &[SendRequest]) -> Result<(), PostError> {
+        self.check("send", self.rooms.0)?;
         self.inner.post_send(requests)
     }
 
     fn post_recv(&self, requests: &[RecvRequest]) -> Result<(), PostError> {
+        self.check("receive", self.rooms.1)?;
         self.inner.post_recv(requests)
     }
 }
