@@ -1,6 +1,7 @@
 //! Opening a device and finding out what it can do.
 
 use std::ffi::c_int;
+use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32};
@@ -26,6 +27,11 @@ pub(crate) fn open(
     device: NonNull<ffi::Device>,
     found: &FoundDevice,
 ) -> Result<Arc<SystemDevice>, OpenError> {
+    if !library.is_another()
+        && let Some(path) = platform::forbidden_file(&found.name)
+    {
+        return Err(forbidden(&found.name, Some(path)));
+    }
     set_errno_zero();
     // SAFETY: the device is in a list that is still there.
     let context = unsafe { (library.calls.open_device)(device.as_ptr()) };
@@ -63,12 +69,16 @@ pub(crate) fn open(
     Ok(Arc::new(SystemDevice { core: Arc::new(core) }))
 }
 
+fn forbidden(name: &str, path: Option<PathBuf>) -> OpenError {
+    OpenError::Permission { device: name.to_owned(), path, way_out: platform::ALLOW }
+}
+
 fn refused(library: &Library, name: &str, errno: i32) -> OpenError {
     const EPERM: i32 = 1;
     const EACCES: i32 = 13;
     let call = "ibv_open_device";
     if let EPERM | EACCES = errno {
-        return OpenError::Permission { device: name.to_owned(), path: platform::device_file(name) };
+        return forbidden(name, platform::device_file(name));
     }
     if let Some((cause, way_out)) = platform::no_device_files(library.is_another()) {
         return OpenError::SwitchedOff { cause, way_out };

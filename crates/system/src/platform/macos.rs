@@ -37,9 +37,16 @@ pub(crate) const HAS_DMA_BUFS: bool = false;
 pub(crate) const HAS_GID_TABLES: bool = false;
 
 /// What opening a device opens has no name here.
-pub(crate) fn device_file(device: &str) -> PathBuf {
-    PathBuf::from(device)
+pub(crate) fn device_file(_device: &str) -> Option<PathBuf> {
+    None
 }
+
+/// As there are no files, none is forbidden.
+pub(crate) fn forbidden_file(_device: &str) -> Option<PathBuf> {
+    None
+}
+
+pub(crate) const ALLOW: &str = "run as a user who may, and outside of sandboxes";
 
 /// Devices have no files here.
 pub(crate) fn no_device_files(_another: bool) -> Option<(String, &'static str)> {
