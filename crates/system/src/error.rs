@@ -28,6 +28,14 @@ pub enum OpenError {
         /// What to do.
         way_out: &'static str,
     },
+    /// The system has devices, and the library has no driver for any of them.
+    #[error("the system has {}, and the verbs library has no driver for it: {way_out}", list(devices))]
+    NoDriver {
+        /// The devices of the system.
+        devices: Vec<String>,
+        /// What to do.
+        way_out: &'static str,
+    },
     /// RDMA is switched off, or its drivers are not loaded.
     #[error("RDMA is switched off on this machine ({cause}): {way_out}")]
     SwitchedOff {

@@ -11,6 +11,7 @@ pub(crate) const INSTALL: &str = "install it (package libibverbs1 with ibverbs-p
 pub(crate) const NO_DEVICES: &str =
     "plug one in, load its driver, or add Soft-RoCE (`rdma link add rxe0 type rxe netdev …`)";
 
+const INSTALL_DRIVERS: &str = "install its drivers (package ibverbs-providers, or rdma-core), of the library's version";
 const SWITCH_ON: &str = "load the drivers (`modprobe ib_uverbs` and the device's own)";
 
 /// Whether RDMA is off, judged from what listing the devices left behind (`errno`, 0 for an empty list) and from the
@@ -55,6 +56,12 @@ fn kernel_devices(class: &Path) -> Vec<(String, OsString)> {
     let mut named: Vec<_> = named.collect();
     named.sort();
     named
+}
+
+/// The names of the devices that the kernel has, if any, of which the library lists none; and the way out.
+pub(crate) fn undriven_devices() -> Option<(Vec<String>, &'static str)> {
+    let names: Vec<_> = kernel_devices(Path::new(CLASS)).into_iter().map(|(name, _)| name).collect();
+    (!names.is_empty()).then_some((names, INSTALL_DRIVERS))
 }
 
 /// The file that opening this device opens, or the folder of all.

@@ -36,6 +36,11 @@ pub(crate) const HAS_DMA_BUFS: bool = false;
 /// Whether the call that gives all addresses can be trusted: nobody has tried.
 pub(crate) const HAS_GID_TABLES: bool = false;
 
+/// Only the library knows the devices.
+pub(crate) fn undriven_devices() -> Option<(Vec<String>, &'static str)> {
+    None
+}
+
 /// What opening a device opens has no name here.
 pub(crate) fn device_file(_device: &str) -> Option<PathBuf> {
     None

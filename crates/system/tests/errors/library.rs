@@ -146,3 +146,10 @@ fn the_environment_names_the_library() {
     let answer = ask_another("devices", Path::new("/nowhere/libibverbs.so.1"), &config);
     assert!(answer.starts_with("NoLibrary") && answer.contains("/nowhere/libibverbs.so.1"), "{answer}");
 }
+
+#[test]
+fn a_missing_driver_is_not_missing_hardware() {
+    let way_out = "install its drivers";
+    let error = OpenError::NoDriver { devices: vec!["mlx5_0".to_owned(), "mlx5_1".to_owned()], way_out };
+    says(&error, &["the system has mlx5_0, mlx5_1", "no driver", way_out]);
+}
