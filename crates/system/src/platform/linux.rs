@@ -60,7 +60,9 @@ fn kernel_devices(class: &Path) -> Vec<(String, OsString)> {
 
 /// The names of the devices that the kernel has, if any, of which the library lists none; and the way out.
 pub(crate) fn undriven_devices() -> Option<(Vec<String>, &'static str)> {
-    let names: Vec<_> = kernel_devices(Path::new(CLASS)).into_iter().map(|(name, _)| name).collect();
+    // Devices of another network namespace are in the first folder only.
+    let here = |name: &String| Path::new("/sys/class/infiniband").join(name).exists();
+    let names: Vec<_> = kernel_devices(Path::new(CLASS)).into_iter().map(|(name, _)| name).filter(here).collect();
     (!names.is_empty()).then_some((names, INSTALL_DRIVERS))
 }
 
