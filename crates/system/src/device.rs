@@ -157,7 +157,6 @@ impl Core {
     pub(crate) fn link_layer(&self, attr: &ffi::PortAttr) -> LinkLayer {
         match attr.link_layer {
             _ if self.attributes.transport == Transport::Thunderbolt => LinkLayer::Thunderbolt,
-            number::LINK_LAYER_THUNDERBOLT => LinkLayer::Thunderbolt,
             number::LINK_LAYER_ETHERNET => LinkLayer::Ethernet,
             _ => LinkLayer::Infiniband,
         }

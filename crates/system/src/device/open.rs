@@ -120,18 +120,25 @@ fn ask(bare: &Bare, transport: Transport) -> Result<(Attributes, DeviceLimits, C
     if returned != 0 {
         return Err(bare.failed("ibv_query_device", returned));
     }
-    let attributes = Attributes::of(&raw, transport);
-    let thunderbolt = transport == Transport::Thunderbolt;
+    let mut attributes = Attributes::of(&raw, transport);
     let mut message_bytes: u64 = 1 << 31;
     for port in 1..=attributes.ports {
         // SAFETY: numbers alone, for which zero is a value.
         let mut attr: ffi::PortAttr = unsafe { std::mem::zeroed() };
         // SAFETY: the context is open, and the place larger than what is written.
         let returned = unsafe { (calls.query_port)(bare.context.as_ptr(), port, &mut attr) };
-        if returned == 0 && attr.max_msg_sz > 0 {
+        if returned != 0 {
+            continue;
+        }
+        if attr.max_msg_sz > 0 {
             message_bytes = message_bytes.min(attr.max_msg_sz.into());
         }
+        // Either says it. It is decided here, once, for all that depends on it.
+        if attr.link_layer == number::LINK_LAYER_THUNDERBOLT {
+            attributes.transport = Transport::Thunderbolt;
+        }
     }
+    let thunderbolt = attributes.transport == Transport::Thunderbolt;
     let trial = Trial::new(bare)?;
     let (rc, inline) = match trial.queue_pair(number::QPT_RC, if thunderbolt { 0 } else { INLINE }) {
         Tried::Made => (true, INLINE),
