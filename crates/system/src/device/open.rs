@@ -140,15 +140,20 @@ fn ask(bare: &Bare, transport: Transport) -> Result<(Attributes, DeviceLimits, C
     }
     let thunderbolt = attributes.transport == Transport::Thunderbolt;
     let trial = Trial::new(bare)?;
-    let (rc, inline) = match trial.queue_pair(number::QPT_RC, if thunderbolt { 0 } else { INLINE }) {
-        Tried::Made => (true, INLINE),
-        _ if thunderbolt => (trial.queue_pair(number::QPT_RC, 0) == Tried::Made, 0),
-        _ => trial.with_less_inline(number::QPT_RC),
-    };
-    let (uc, inline) = match trial.queue_pair(number::QPT_UC, if thunderbolt { 0 } else { inline }) {
-        Tried::Made => (true, inline),
-        _ if rc => (trial.queue_pair(number::QPT_UC, 0) == Tried::Made, inline),
-        _ => trial.with_less_inline(number::QPT_UC),
+    let (rc, uc, inline) = if thunderbolt {
+        // It was never seen to have RC: that it has is believed of a queue pair only, and not of a device that is busy.
+        let rc = trial.queue_pair(number::QPT_RC, 0) == Tried::Made;
+        (rc, trial.has_queue_pairs(number::QPT_UC, 0), 0)
+    } else {
+        let (rc, inline) = trial.inline_of(number::QPT_RC, INLINE);
+        match trial.has_queue_pairs(number::QPT_UC, inline) {
+            true => (rc, true, inline),
+            false if rc => (rc, trial.has_queue_pairs(number::QPT_UC, 0), inline),
+            false => {
+                let (uc, inline) = trial.inline_of(number::QPT_UC, INLINE);
+                (rc, uc, inline)
+            }
+        }
     };
     let dma_buf = trial.registers_dma_bufs();
     drop(trial);
@@ -207,6 +212,8 @@ fn count(stated: c_int, otherwise: u32) -> u32 {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Tried {
     Made,
+    /// Others have them all.
+    Exhausted,
     Refused,
 }
 
@@ -258,23 +265,22 @@ impl<'a> Trial<'a> {
         // SAFETY: domain and queue are this object's own, and the attributes are whole.
         let pair = unsafe { (calls.create_qp)(self.domain.as_ptr(), &mut init) };
         if pair.is_null() {
-            let errno = last_errno();
-            // Used up is not the same as not there.
-            return if is_exhausted(errno) { Tried::Made } else { Tried::Refused };
+            return if is_exhausted(last_errno()) { Tried::Exhausted } else { Tried::Refused };
         }
         // SAFETY: it was made above, and nobody else knows it.
         unsafe { (calls.destroy_qp)(pair) };
         Tried::Made
     }
 
-    /// Whether there are queue pairs of this kind, and how many inline bytes they take.
-    fn with_less_inline(&self, kind: u32) -> (bool, u32) {
-        for inline in [128, 64, 32, 0] {
-            if self.queue_pair(kind, inline) == Tried::Made {
-                return (true, inline);
-            }
-        }
-        (false, 0)
+    /// Whether there are queue pairs of this kind. Used up is not the same as not there.
+    fn has_queue_pairs(&self, kind: u32, inline: u32) -> bool {
+        self.queue_pair(kind, inline) != Tried::Refused
+    }
+
+    /// Whether there are queue pairs of this kind, and how many inline bytes they take, of so many at most.
+    fn inline_of(&self, kind: u32, most: u32) -> (bool, u32) {
+        let sizes = [most, most / 2, most / 4, most / 8, 0];
+        sizes.into_iter().find(|inline| self.has_queue_pairs(kind, *inline)).map_or((false, 0), |inline| (true, inline))
     }
 
     /// Asked with a descriptor that is none: a driver that registers dma-bufs looks for it, another says that it cannot.

@@ -99,6 +99,17 @@ fn a_device_whose_queue_pairs_are_all_in_use_opens() {
 }
 
 #[test]
+fn a_busy_device_is_believed_to_have_rc_unless_it_is_thunderbolts() {
+    for (like, rc) in [("thunderbolt\ntransport=ib", false), ("thunderbolt", false), ("roce", true)] {
+        // The first rule that applies counts, so it stands before those of the likeness.
+        let Some(fake) = Fake::new(&format!("device=one\non.create_qp=fail 16\nlike={like}\n")) else { return };
+        let capabilities = fake.open("one").info().capabilities;
+        assert_eq!((capabilities.rc, capabilities.uc), (rc, true), "{like}: {capabilities:?}");
+        assert_eq!((capabilities.acknowledges, capabilities.reports_dead_peers), (rc, rc), "{like}");
+    }
+}
+
+#[test]
 fn limits_are_asked_of_the_device() {
     let config = "device=mlx5_0\nlike=roce\nmax_qp=3\nmax_cq=6\nmax_pd=6\nmax_mr=7\nmax_sge=2\nmax_qp_wr=99\n\
                   max_cqe=500\nmax_mr_size=1048576\nmax_inline=64\nmax_rd_atom=4\natomics=none\nfirmware=28.1.2\nport=2\n";
