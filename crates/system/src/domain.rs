@@ -65,7 +65,7 @@ impl ProtectionDomain for DomainHandle {
         let first = std::ptr::without_provenance_mut(region.addr() + range.start);
         // SAFETY: the bytes lie in the region, which the registration keeps mapped.
         let raw = core.make("ibv_reg_mr", || unsafe {
-            (core.library.calls.reg_mr)(self.0.raw.as_ptr(), first, range.len(), flags(access))
+            (core.library.calls.reg_mr)(self.0.raw.as_ptr(), first, range.len(), core.flags(access))
         })?;
         let mr = Mr { domain: self.0.clone(), raw, _claim: claim };
         Ok(Arc::new(Registered { mr: Some(mr), region: region.clone(), range, access }))
@@ -86,7 +86,7 @@ impl ProtectionDomain for DomainHandle {
         let claim = core.budgets.memory_regions.take()?;
         // SAFETY: the kernel takes its own reference to the buffer; no memory of this process is named.
         let raw = core.make("ibv_reg_dmabuf_mr", || unsafe {
-            register(self.0.raw.as_ptr(), offset, len, 0, fd.as_raw_fd(), flags(access))
+            register(self.0.raw.as_ptr(), offset, len, 0, fd.as_raw_fd(), core.flags(access))
         })?;
         Ok(Box::new(RegisteredDmaBuf(Mr { domain: self.0.clone(), raw, _claim: claim })))
     }

@@ -6,10 +6,11 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 
-use fulmen_memory::ChunkRule;
-use fulmen_verbs::{Budget, Capabilities, DeviceInfo, DeviceLimits};
+use fulmen_memory::{ChunkRule, Region, page_size};
+use fulmen_verbs::{Access, Budget, Capabilities, DeviceInfo, DeviceLimits};
 
 use super::{Budgets, Core, SystemDevice};
+use crate::domain::flags;
 use crate::ffi::number;
 use crate::library::{last_errno, set_errno_zero};
 use crate::{Attributes, FoundDevice, Library, OpenError, Transport, errno, ffi, platform};
@@ -40,7 +41,7 @@ pub(crate) fn open(
     };
     let bare = Bare { library, context, name: &found.name };
     let asked = ask(&bare, found.transport);
-    let (attributes, limits, capabilities) = match asked {
+    let Asked { attributes, limits, capabilities, extra_rights } = match asked {
         Ok(asked) => asked,
         Err(error) => {
             // SAFETY: the context is open, and nothing made from it is left.
@@ -62,6 +63,7 @@ pub(crate) fn open(
         info,
         budgets,
         attributes,
+        extra_rights,
         gone: AtomicBool::new(false),
         events: can_read_events(&bare),
         pairs: AtomicU32::new(1),
@@ -111,7 +113,15 @@ impl Bare<'_> {
     }
 }
 
-fn ask(bare: &Bare, transport: Transport) -> Result<(Attributes, DeviceLimits, Capabilities), OpenError> {
+/// What a device says and shows of itself.
+struct Asked {
+    attributes: Attributes,
+    limits: DeviceLimits,
+    capabilities: Capabilities,
+    extra_rights: Access,
+}
+
+fn ask(bare: &Bare, transport: Transport) -> Result<Asked, OpenError> {
     let calls = &bare.library.calls;
     // SAFETY: numbers and bytes alone, for which zero is a value.
     let mut raw: ffi::DeviceAttr = unsafe { std::mem::zeroed() };
@@ -156,6 +166,7 @@ fn ask(bare: &Bare, transport: Transport) -> Result<(Attributes, DeviceLimits, C
         }
     };
     let dma_buf = trial.registers_dma_bufs();
+    let extra_rights = if thunderbolt { trial.extra_rights() } else { Access::empty() };
     drop(trial);
     let reads = raw.max_qp_rd_atom.min(match raw.max_qp_init_rd_atom {
         // Some devices do not say.
@@ -200,7 +211,7 @@ fn ask(bare: &Bare, transport: Transport) -> Result<(Attributes, DeviceLimits, C
         reports_dead_peers: rc,
         dma_buf,
     };
-    Ok((attributes, limits, capabilities))
+    Ok(Asked { attributes, limits, capabilities, extra_rights })
 }
 
 /// A limit that a device states, or a cautious one if it states none.
@@ -281,6 +292,33 @@ impl<'a> Trial<'a> {
     fn inline_of(&self, kind: u32, most: u32) -> (bool, u32) {
         let sizes = [most, most / 2, most / 4, most / 8, 0];
         sizes.into_iter().find(|inline| self.has_queue_pairs(kind, *inline)).map_or((false, 0), |inline| (true, inline))
+    }
+
+    /// Rights that each registration has to ask for beside its own. Some systems refuse LOCAL_WRITE alone; peers get
+    /// nothing by the others, since they have no operations that would use them.
+    fn extra_rights(&self) -> Access {
+        let remote = Access::REMOTE_READ | Access::REMOTE_WRITE;
+        let Ok(page) = Region::alloc(page_size()) else { return Access::empty() };
+        match self.registers(&page, Access::LOCAL_WRITE) || !self.registers(&page, Access::LOCAL_WRITE | remote) {
+            true => Access::empty(),
+            false => remote,
+        }
+    }
+
+    fn registers(&self, region: &Region, access: Access) -> bool {
+        let calls = &self.bare.library.calls;
+        let first = std::ptr::without_provenance_mut(region.addr());
+        // SAFETY: the bytes are mapped until after the registration has ended.
+        let made = unsafe { (calls.reg_mr)(self.domain.as_ptr(), first, region.len(), flags(access)) };
+        if made.is_null() {
+            return false;
+        }
+        // SAFETY: it was made above, and nobody else knows it.
+        if unsafe { (calls.dereg_mr)(made) } != 0 {
+            // The device still has the memory.
+            std::mem::forget(region.clone());
+        }
+        true
     }
 
     /// Asked with a descriptor that is none: a driver that registers dma-bufs looks for it, another says that it cannot.

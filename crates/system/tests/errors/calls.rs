@@ -217,10 +217,11 @@ fn after_a_hundred_registrations_there_are_no_more() {
             VerbsError::Limit { limit: 100, .. } => says(&error, &["rdma_en5 allows 100 registrations"]),
             _ => says(&error, &["rdma_en5", "ibv_reg_mr", "no registration left", "release", "(error 12)"]),
         }
+        // Beside those of this test, the device was tried when it was opened.
         kept.pop();
         register().expect("one was given back");
         drop(kept);
-        assert_eq!(fake.log().matches(" dereg_mr ").count(), 101);
+        assert_eq!(fake.log().matches(" dereg_mr ").count(), 102);
     }
 }
 
@@ -236,6 +237,36 @@ fn memory_that_the_device_refuses_is_explained() {
         says(&error, &words);
         says(&error, &["mlx5_0", "ibv_reg_mr", &format!("(error {errno})")]);
     }
+}
+
+#[test]
+fn rights_that_a_device_refuses_alone_are_asked_for_together() {
+    // Some systems take LOCAL_WRITE (1) alone, others only with REMOTE_READ (4) and REMOTE_WRITE (2).
+    for (rule, write, read, pair) in
+        [("", 1, 0, 0), ("on.reg_mr=fail 22 access_is 1\n", 7, 4, 6), ("on.reg_mr=fail 12\n", 1, 0, 0)]
+    {
+        let Some(fake) = Fake::new(&format!("{LOG}device=rdma_en5\nlike=thunderbolt\n{rule}")) else { return };
+        let device = fake.open("rdma_en5");
+        let pd = device.alloc_pd().expect("a domain");
+        let region = Region::alloc(4096).expect("memory");
+        let before = fake.log().len();
+        let made = [Access::LOCAL_WRITE, Access::empty()].map(|access| pd.register(&region, 0..4096, access));
+        let log = fake.log();
+        let asked: Vec<&str> = log[before..].lines().filter(|line| line.contains(" reg_mr len=")).collect();
+        let answer = if rule.contains("fail 12") { "refused" } else { "ok" };
+        let expected = [write, read].map(|access| format!("rdma_en5 reg_mr len=4096 access={access} {answer}"));
+        assert_eq!(asked, expected, "{rule}");
+        for (registration, asked) in made.iter().flatten().zip([Access::LOCAL_WRITE, Access::empty()]) {
+            assert_eq!(registration.access(), asked, "what the user asked for");
+        }
+        if answer == "ok" {
+            End::new(&fake, "rdma_en5", QueuePairKind::Uc).init().expect("INIT");
+            assert!(fake.log().contains(&format!("state=init access={pair} result=0")), "{}", fake.log());
+        }
+    }
+    let Some(fake) = Fake::new(&format!("{LOG}device=mlx5_0\nlike=roce\n")) else { return };
+    fake.open("mlx5_0");
+    assert!(!fake.log().contains("reg_mr"), "others are not tried: {}", fake.log());
 }
 
 #[test]

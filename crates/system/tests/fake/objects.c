@@ -433,6 +433,8 @@ EXPORT(IBV_MODIFY_QP) int ibv_modify_qp(struct ibv_qp *base, struct ibv_qp_attr 
 	if (attr->qp_state == IBV_QPS_RTR)
 		note(device, "modify_qp qp=%u state=rtr dest=%u sgid_index=%u mtu=%d dlid=%u result=%d", base->qp_num,
 		     attr->dest_qp_num, attr->ah_attr.grh.sgid_index, 128 << attr->path_mtu, attr->ah_attr.dlid, result);
+	else if (attr->qp_state == IBV_QPS_INIT)
+		note(device, "modify_qp qp=%u state=init access=%u result=%d", base->qp_num, attr->qp_access_flags, result);
 	else
 		note(device, "modify_qp qp=%u state=%d result=%d", base->qp_num, (int)attr->qp_state, result);
 	if (result)
