@@ -4,7 +4,7 @@ use std::any::Any;
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -38,6 +38,8 @@ pub(crate) struct Queue {
     /// The queues whose requests complete here, in the order of their tags. Whoever holds the lock is their poller.
     attached: Mutex<Vec<Arc<InFlight>>>,
     idle: AtomicU32,
+    /// What a poll returned that failed after others had given completions; 0 if there is none to tell.
+    failed_later: AtomicI32,
     channel: Option<Arc<Channel>>,
     _claim: Claim,
 }
@@ -72,6 +74,7 @@ impl Queue {
             request,
             attached: Mutex::default(),
             idle: AtomicU32::new(0),
+            failed_later: AtomicI32::new(0),
             channel,
             _claim: claim,
         })
@@ -122,6 +125,10 @@ impl Queue {
 
     fn take(&self, into: &mut [Completion]) -> Result<usize, VerbsError> {
         let attached = self.attached();
+        let failed = self.failed_later.swap(0, Ordering::Relaxed);
+        if failed != 0 {
+            return Err(self.core.failed("ibv_poll_cq", failed));
+        }
         let mut count = 0;
         while count < into.len() {
             let mut room = [const { MaybeUninit::<ffi::Wc>::uninit() }; BATCH];
@@ -129,6 +136,11 @@ impl Queue {
             // SAFETY: the queue lives as long as this object, and so many completions have room.
             let got = unsafe { (self.poll)(self.raw.as_ptr(), asked as c_int, room.as_mut_ptr().cast()) };
             let Ok(got) = usize::try_from(got) else {
+                if count > 0 {
+                    // The requests of these completions have ended: they are told first, and the failure next.
+                    self.failed_later.store(got, Ordering::Relaxed);
+                    break;
+                }
                 return Err(self.core.failed("ibv_poll_cq", got));
             };
             for raw in &room[..got.min(asked)] {

@@ -191,6 +191,40 @@ fn posts_that_fail_with_negative_numbers_are_explained() {
 }
 
 #[test]
+fn completions_before_a_failure_are_told_first() {
+    // They are asked for sixteen at a time, and eight sends and eight receives are sixteen.
+    let config = "device=mlx5_0\nlike=roce\non.poll_cq=fail -5 after 1 times 1\n";
+    let Some(fake) = Fake::new(config) else { return };
+    let [one, other] = connected(&fake, "mlx5_0", QueuePairKind::Rc);
+    for end in [&one, &other] {
+        let recvs: Vec<_> = (0..8).map(|wr_id| RecvRequest::new(100 + wr_id, [end.piece()])).collect();
+        end.pair.post_recv(&recvs).expect("posted");
+    }
+    for end in [&one, &other] {
+        let sends: Vec<_> = (0..8).map(|wr_id| SendRequest::send(wr_id, [end.piece()])).collect();
+        end.pair.post_send(&sends).expect("posted");
+    }
+    let mut done = [NOTHING; 32];
+    assert_eq!(one.queue.poll(&mut done).expect("what had come"), 16);
+    assert!(done[..16].iter().all(|completion| completion.status.is_success()), "{done:?}");
+    let error = one.queue.poll(&mut done).expect_err("what failed then");
+    says(&error, &["mlx5_0", "ibv_poll_cq", "gone", "(error 5)"]);
+    assert_eq!(one.queue.poll(&mut done).expect("it is told once"), 0);
+    assert_eq!(other.queue.poll(&mut done).expect("the other queue goes on"), 16);
+}
+
+#[test]
+fn a_flush_that_fails_refuses_no_request() {
+    // The second change to ERR is the flush behind the post.
+    let config = format!("{LOG}device=mlx5_0\nlike=roce\non.modify_qp=fail 5 state err after 1\n");
+    let Some(fake) = Fake::new(&config) else { return };
+    let [one, _other] = connected(&fake, "mlx5_0", QueuePairKind::Rc);
+    one.pair.modify(&Transition::Error).expect("ERR");
+    one.pair.post_recv(&[RecvRequest::new(7, [one.piece()])]).expect("the device took it");
+    assert!(fake.log().contains("modify_qp rule"), "the flush failed: {}", fake.log());
+}
+
+#[test]
 fn the_eleventh_queue_pair_is_refused() {
     let Some(fake) = Fake::new("device=rdma_en5\nlike=thunderbolt\nmax_qp=3\n") else { return };
     let ends = [(); 3].map(|()| End::new(&fake, "rdma_en5", QueuePairKind::Uc));
