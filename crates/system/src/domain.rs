@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use fulmen_memory::Region;
+use fulmen_memory::{Region, page_size};
 use fulmen_verbs::{
     Access, Claim, DmaBufRegistration, MemoryRegion, ProtectionDomain, QueuePair, QueuePairInit, VerbsError,
     check_access,
@@ -83,6 +83,13 @@ impl ProtectionDomain for DomainHandle {
             return Err(VerbsError::Unsupported { device: core.info.name.clone(), what: "dma-buf registrations" });
         };
         check_access(access)?;
+        // The kernel wants the place in the buffer and the address of requests, which begin at 0, to be as far from the
+        // beginning of a page, and says no more than EINVAL.
+        let page = page_size() as u64;
+        if !offset.is_multiple_of(page) {
+            let problem = format!("offset {offset} is not a multiple of a page of {page} bytes: register from a page on");
+            return Err(VerbsError::Invalid { what: "dma-buf registration", problem });
+        }
         let claim = core.budgets.memory_regions.take()?;
         // SAFETY: the kernel takes its own reference to the buffer; no memory of this process is named.
         let raw = core.make("ibv_reg_dmabuf_mr", || unsafe {

@@ -177,13 +177,17 @@ fn a_device_that_goes_away_says_so() {
 fn dma_bufs_are_registered_where_the_device_can() {
     use std::os::fd::AsFd;
     let file = tempfile::tempfile().expect("a file in the place of a dma-buf");
-    file.set_len(1 << 16).expect("it has a length");
+    file.set_len(1 << 18).expect("it has a length");
     let Some(fake) = Fake::new("device=mlx5_0\nlike=roce\ndevice=old\nlike=roce\ndmabuf=no\n") else { return };
     let device = fake.open("mlx5_0");
     assert!(device.info().capabilities.dma_buf);
     let pd = device.alloc_pd().expect("a domain");
-    let registered = pd.register_dma_buf(file.as_fd(), 4096, 8192, Access::LOCAL_WRITE).expect("it registers");
+    let page = fulmen_memory::page_size();
+    let registered = pd.register_dma_buf(file.as_fd(), page as u64, 8192, Access::LOCAL_WRITE).expect("it registers");
     assert_ne!(registered.lkey(), registered.rkey());
+    let Err(error) = pd.register_dma_buf(file.as_fd(), 64, 4096, Access::LOCAL_WRITE) else { panic!("no page") };
+    assert!(matches!(error, VerbsError::Invalid { .. }), "{error:?}");
+    says(&error, &["dma-buf", "offset 64", "page"]);
 
     let old = fake.open("old");
     assert!(!old.info().capabilities.dma_buf);
