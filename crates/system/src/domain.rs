@@ -14,8 +14,8 @@ use fulmen_verbs::{
 
 use crate::completion::own_queue;
 use crate::device::Core;
-use crate::ffi;
 use crate::pair::Pair;
+use crate::{errno, ffi};
 
 /// A protection domain.
 pub(crate) struct Domain {
@@ -61,10 +61,11 @@ impl ProtectionDomain for DomainHandle {
         let core = &self.0.core;
         core.info.check_registration(region, &range, access)?;
         let claim = core.budgets.memory_regions.take()?;
+        let call = if access.contains(Access::LOCAL_WRITE) { "ibv_reg_mr" } else { errno::TO_REGISTER_FOR_READING };
         // Devices take addresses, and no pointers of this program.
         let first = std::ptr::without_provenance_mut(region.addr() + range.start);
         // SAFETY: the bytes lie in the region, which the registration keeps mapped.
-        let raw = core.make("ibv_reg_mr", || unsafe {
+        let raw = core.make(call, || unsafe {
             (core.library.calls.reg_mr)(self.0.raw.as_ptr(), first, range.len(), core.flags(access))
         })?;
         let mr = Mr { domain: self.0.clone(), raw, _claim: claim };
@@ -87,7 +88,8 @@ impl ProtectionDomain for DomainHandle {
         // beginning of a page, and says no more than EINVAL.
         let page = page_size() as u64;
         if !offset.is_multiple_of(page) {
-            let problem = format!("offset {offset} is not a multiple of a page of {page} bytes: register from a page on");
+            let problem =
+                format!("offset {offset} is not a multiple of a page of {page} bytes: register from a page on");
             return Err(VerbsError::Invalid { what: "dma-buf registration", problem });
         }
         let claim = core.budgets.memory_regions.take()?;

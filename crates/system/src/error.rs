@@ -22,10 +22,10 @@ pub enum OpenError {
         /// The call.
         symbol: &'static str,
     },
-    /// RDMA works, and there is no device.
-    #[error("this machine has no RDMA device: {way_out}")]
+    /// The library works, and lists no device.
+    #[error("the verbs library lists no RDMA device: {way_out}")]
     NoDevices {
-        /// What to do.
+        /// What to do; on macOS, where the library does not say whether RDMA is off, what it may be.
         way_out: &'static str,
     },
     /// The system has devices, and the library has no driver for any of them.

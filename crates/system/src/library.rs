@@ -118,6 +118,9 @@ impl Library {
         let first = unsafe { (self.calls.get_device_list)(&mut count) };
         let Some(first) = NonNull::new(first) else {
             let errno = last_errno();
+            if errno == 0 {
+                return Err(self.nothing_listed());
+            }
             return Err(match platform::switched_off(errno, self.is_another()) {
                 Some((cause, way_out)) => OpenError::SwitchedOff { cause, way_out },
                 None => self.failed("ibv_get_device_list", errno),

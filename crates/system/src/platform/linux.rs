@@ -11,6 +11,10 @@ pub(crate) const INSTALL: &str = "install it (package libibverbs1 with ibverbs-p
 pub(crate) const NO_DEVICES: &str =
     "plug one in, load its driver, or add Soft-RoCE (`rdma link add rxe0 type rxe netdev …`)";
 
+/// What to do where a call is not permitted.
+pub(crate) const NOT_PERMITTED: &str =
+    "not permitted: allow this user the files /dev/infiniband/uverbs*, by a udev rule or a group";
+
 const INSTALL_DRIVERS: &str = "install its drivers (package ibverbs-providers, or rdma-core), of the library's version";
 const SWITCH_ON: &str = "load the drivers (`modprobe ib_uverbs` and the device's own)";
 

@@ -270,6 +270,10 @@ fn memory_that_the_device_refuses_is_explained() {
         let Err(error) = pd.register(&region, 0..4096, Access::LOCAL_WRITE) else { panic!("it is refused") };
         says(&error, &words);
         says(&error, &["mlx5_0", "ibv_reg_mr", &format!("(error {errno})")]);
+        // Nobody is told to leave out what was left out.
+        let Err(error) = pd.register(&region, 0..4096, Access::empty()) else { panic!("it is refused") };
+        says(&error, &["mlx5_0", "ibv_reg_mr without LOCAL_WRITE failed", &format!("(error {errno})"), ": "]);
+        assert!(!error.to_string().contains("leave out"), "{error}");
     }
 }
 

@@ -82,6 +82,9 @@ fn a_library_without_devices_is_said() {
     assert!(matches!(error, OpenError::NoDevices { .. }), "{error:?}");
     says(&error, &["no RDMA device", "driver", "rdma link add"]);
     assert_eq!(fake.refusal("mlx5_0"), error);
+    // So does a library that gives nothing in the place of an empty list.
+    let Some(fake) = Fake::new("on.get_device_list=fail 0\n") else { return };
+    assert_eq!(fake.library.devices().expect_err("there are none"), error);
 }
 
 #[test]
