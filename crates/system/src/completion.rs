@@ -288,8 +288,12 @@ impl Channel {
         // SAFETY: it was just made.
         let fd = unsafe { (*raw.as_ptr()).fd };
         let channel = Channel { core: core.clone(), raw, fd };
-        // Of several threads that are woken by one event, one gets it and the others must not be stuck.
-        if crate::platform::unblock(fd) { Ok(channel) } else { Err(core.failed("fcntl", last_errno())) }
+        // Of several threads that are woken by one event, one gets it and the others must not be stuck. The standard
+        // streams are no descriptors of a device.
+        if fd > 2 && crate::platform::unblock(fd) {
+            return Ok(channel);
+        }
+        Err(VerbsError::Unsupported { device: core.info.name.clone(), what: "completion channels" })
     }
 
     /// Takes an event, if one is there.

@@ -49,7 +49,7 @@ pub trait Device: Send + Sync {
     /// Makes a channel on which a thread can park.
     ///
     /// # Errors
-    /// [`VerbsError::System`].
+    /// [`VerbsError::Unsupported`] if the device's channels cannot be waited on, [`VerbsError::System`].
     fn create_channel(&self) -> Result<Arc<dyn CompletionChannel>, VerbsError>;
 }
 

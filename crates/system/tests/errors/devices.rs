@@ -174,6 +174,21 @@ fn a_device_that_goes_away_says_so() {
 }
 
 #[test]
+fn a_channel_that_cannot_be_waited_on_is_none() {
+    // None, a standard stream, and one that nobody has opened.
+    for fd in ["-1", "0", "2", "1000000"] {
+        let Some(fake) = Fake::new(&format!("{LOG}device=rdma_en5\nlike=thunderbolt\nchannel_fd={fd}\n")) else {
+            return;
+        };
+        let device = fake.open("rdma_en5");
+        let Err(error) = device.create_channel() else { panic!("{fd} is no channel") };
+        assert!(matches!(error, VerbsError::Unsupported { what: "completion channels", .. }), "{fd}: {error:?}");
+        says(&error, &["rdma_en5", "completion channels"]);
+        assert!(fake.log().contains(" destroy_comp_channel\n"), "it is given back: {}", fake.log());
+    }
+}
+
+#[test]
 fn dma_bufs_are_registered_where_the_device_can() {
     use std::os::fd::AsFd;
     let file = tempfile::tempfile().expect("a file in the place of a dma-buf");
