@@ -55,7 +55,7 @@ while [ "$round" -lt "$rounds" ]; do
     round=$((round + 1))
 done
 
-timeout 120 ./fulmen bench all-reduce -n 4 --device rxe0 --min 8 --max 64K --dtype f32 --json >/tmp/bench 2>/tmp/bench.error </dev/null || {
+timeout 120 ./fulmen bench all-reduce -n 4 --device rxe0 --min 64 --max 64K --factor 32 --dtype f32 --json >/tmp/bench 2>/tmp/bench.error </dev/null || {
     failed=1
     cat /tmp/bench.error
 }

@@ -46,9 +46,7 @@ pub fn checks(asker: &Asker, root: &Root, devices: &[ListedFacts]) -> Vec<Check>
         Ok(GpuFacts::Found(found)) => found,
         Ok(GpuFacts::NoDriver(cause)) => {
             let gpus = match root.list("/proc/driver/nvidia/gpus").len() {
-                0 => {
-                    Check::not_applicable(GPUS, format!("there is no CUDA driver, and no GPU that needs one ({cause})"))
-                }
+                0 => Check::not_applicable(GPUS, format!("no GPU that needs one, and {cause}")),
                 count => Check::failure(
                     GPUS,
                     format!("the kernel's driver has {count} of NVIDIA's GPUs, and programs cannot use them ({cause})"),
@@ -110,7 +108,7 @@ pub fn gpus() -> GpuFacts {
         Ok(cuda) => cuda,
         Err(error @ (CudaError::OtherSystem | CudaError::NoDriver { .. })) => {
             let text = error.to_string();
-            return GpuFacts::NoDriver(text.split_once(": ").map_or(&*text, |(cause, _)| cause).to_owned());
+            return GpuFacts::NoDriver(text.rsplit_once(": ").map_or(&*text, |(cause, _)| cause).to_owned());
         }
         Err(error) => {
             let text = error.to_string();
