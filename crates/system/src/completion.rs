@@ -123,11 +123,16 @@ impl Queue {
         self.core.check_alive("polling")
     }
 
+    fn poll_failed(&self, returned: c_int) -> VerbsError {
+        // Drivers return -1 or -2 for whatever failed: these are no error numbers.
+        self.core.failed("ibv_poll_cq", if returned >= -2 { 0 } else { returned })
+    }
+
     fn take(&self, into: &mut [Completion]) -> Result<usize, VerbsError> {
         let attached = self.attached();
         let failed = self.failed_later.swap(0, Ordering::Relaxed);
         if failed != 0 {
-            return Err(self.core.failed("ibv_poll_cq", failed));
+            return Err(self.poll_failed(failed));
         }
         let mut count = 0;
         while count < into.len() {
@@ -141,7 +146,7 @@ impl Queue {
                     self.failed_later.store(got, Ordering::Relaxed);
                     break;
                 }
-                return Err(self.core.failed("ibv_poll_cq", got));
+                return Err(self.poll_failed(got));
             };
             for raw in &room[..got.min(asked)] {
                 // SAFETY: the device says that it wrote so many.

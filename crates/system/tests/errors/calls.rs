@@ -214,6 +214,15 @@ fn completions_before_a_failure_are_told_first() {
 }
 
 #[test]
+fn a_poll_that_fails_without_a_reason_names_none() {
+    for returned in [-1, -2] {
+        let Some(fake) = Fake::new(&format!("device=mlx5_0\nlike=roce\non.poll_cq=fail {returned}\n")) else { return };
+        let queue = fake.open("mlx5_0").create_cq(1, None).expect("a queue");
+        says(&queue.poll(&mut [NOTHING]).expect_err("it fails"), &["mlx5_0", "ibv_poll_cq", "no reason"]);
+    }
+}
+
+#[test]
 fn a_flush_that_fails_refuses_no_request() {
     // The second change to ERR is the flush behind the post.
     let config = format!("{LOG}device=mlx5_0\nlike=roce\non.modify_qp=fail 5 state err after 1\n");
