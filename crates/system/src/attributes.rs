@@ -12,7 +12,7 @@ pub struct Attributes {
     pub vendor_part_id: u32,
     /// The hardware's version.
     pub hardware_version: u32,
-    /// What its queue pairs run over.
+    /// What its queue pairs run over: Thunderbolt also if only the link layer of a port says so.
     pub transport: Transport,
     /// The node's own number.
     pub node_guid: u64,

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -38,6 +38,8 @@ pub(crate) struct Queue {
     /// The queues whose requests complete here, in the order of their tags. Whoever holds the lock is their poller.
     attached: Mutex<Vec<Arc<InFlight>>>,
     idle: AtomicU32,
+    /// What a poll returned that failed after others had given completions; 0 if there is none to tell.
+    failed_later: AtomicI32,
     channel: Option<Arc<Channel>>,
     _claim: Claim,
 }
@@ -72,6 +74,7 @@ impl Queue {
             request,
             attached: Mutex::default(),
             idle: AtomicU32::new(0),
+            failed_later: AtomicI32::new(0),
             channel,
             _claim: claim,
         })
@@ -120,8 +123,17 @@ impl Queue {
         self.core.check_alive("polling")
     }
 
+    fn poll_failed(&self, returned: c_int) -> VerbsError {
+        // Drivers return -1 or -2 for whatever failed: these are no error numbers.
+        self.core.failed("ibv_poll_cq", if returned >= -2 { 0 } else { returned })
+    }
+
     fn take(&self, into: &mut [Completion]) -> Result<usize, VerbsError> {
         let attached = self.attached();
+        let failed = self.failed_later.swap(0, Ordering::Relaxed);
+        if failed != 0 {
+            return Err(self.poll_failed(failed));
+        }
         let mut count = 0;
         while count < into.len() {
             let mut room = [const { MaybeUninit::<ffi::Wc>::uninit() }; BATCH];
@@ -129,7 +141,12 @@ impl Queue {
             // SAFETY: the queue lives as long as this object, and so many completions have room.
             let got = unsafe { (self.poll)(self.raw.as_ptr(), asked as c_int, room.as_mut_ptr().cast()) };
             let Ok(got) = usize::try_from(got) else {
-                return Err(self.core.failed("ibv_poll_cq", got));
+                if count > 0 {
+                    // The requests of these completions have ended: they are told first, and the failure next.
+                    self.failed_later.store(got, Ordering::Relaxed);
+                    break;
+                }
+                return Err(self.poll_failed(got));
             };
             for raw in &room[..got.min(asked)] {
                 // SAFETY: the device says that it wrote so many.
@@ -276,8 +293,12 @@ impl Channel {
         // SAFETY: it was just made.
         let fd = unsafe { (*raw.as_ptr()).fd };
         let channel = Channel { core: core.clone(), raw, fd };
-        // Of several threads that are woken by one event, one gets it and the others must not be stuck.
-        if crate::platform::unblock(fd) { Ok(channel) } else { Err(core.failed("fcntl", last_errno())) }
+        // Of several threads that are woken by one event, one gets it and the others must not be stuck. The standard
+        // streams are no descriptors of a device.
+        if fd > 2 && crate::platform::unblock(fd) {
+            return Ok(channel);
+        }
+        Err(VerbsError::Unsupported { device: core.info.name.clone(), what: "completion channels" })
     }
 
     /// Takes an event, if one is there.

@@ -2,18 +2,18 @@
 
 mod open;
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_uint};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use fulmen_verbs::{
-    Budget, CompletionChannel, CompletionQueue, Device, DeviceInfo, GidEntry, LinkLayer, Mtu, PortInfo, PortState,
-    ProtectionDomain, VerbsError,
+    Access, Budget, CompletionChannel, CompletionQueue, Device, DeviceInfo, GidEntry, LinkLayer, Mtu, PortInfo,
+    PortState, ProtectionDomain, VerbsError,
 };
 
 use crate::completion::{Channel, ChannelHandle, Queue, QueueHandle, own_channel};
-use crate::domain::{Domain, DomainHandle};
+use crate::domain::{Domain, DomainHandle, flags};
 use crate::ffi::number;
 use crate::inflight::PAIR_NUMBERS;
 use crate::library::{last_errno, set_errno_zero};
@@ -40,6 +40,8 @@ pub(crate) struct Core {
     pub(crate) info: DeviceInfo,
     pub(crate) budgets: Budgets,
     attributes: Attributes,
+    /// Rights without which the device registers nothing.
+    extra_rights: Access,
     gone: AtomicBool,
     /// Whether events about the device can be read without waiting.
     events: bool,
@@ -81,6 +83,19 @@ impl Core {
             true => "the device is gone: look at cable, driver and the system's log, then open it again".to_owned(),
             false => errno::explain(call, errno),
         }
+    }
+
+    /// The rights as the library writes them, with those that the device wants beside.
+    pub(crate) fn flags(&self, access: Access) -> c_int {
+        let mut extra = self.extra_rights;
+        // No peer may write where this process may not.
+        extra.set(Access::REMOTE_WRITE, extra.contains(Access::REMOTE_WRITE) && access.contains(Access::LOCAL_WRITE));
+        flags(access | extra)
+    }
+
+    /// The rights of a queue pair, with those that the device wants beside.
+    pub(crate) fn pair_flags(&self, access: Access) -> c_uint {
+        (access | self.extra_rights).bits()
     }
 
     /// The operations of the data path.
@@ -157,7 +172,6 @@ impl Core {
     pub(crate) fn link_layer(&self, attr: &ffi::PortAttr) -> LinkLayer {
         match attr.link_layer {
             _ if self.attributes.transport == Transport::Thunderbolt => LinkLayer::Thunderbolt,
-            number::LINK_LAYER_THUNDERBOLT => LinkLayer::Thunderbolt,
             number::LINK_LAYER_ETHERNET => LinkLayer::Ethernet,
             _ => LinkLayer::Infiniband,
         }

@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use fulmen_memory::Region;
+use fulmen_memory::{Region, page_size};
 use fulmen_verbs::{
     Access, Claim, DmaBufRegistration, MemoryRegion, ProtectionDomain, QueuePair, QueuePairInit, VerbsError,
     check_access,
@@ -14,8 +14,8 @@ use fulmen_verbs::{
 
 use crate::completion::own_queue;
 use crate::device::Core;
-use crate::ffi;
 use crate::pair::Pair;
+use crate::{errno, ffi};
 
 /// A protection domain.
 pub(crate) struct Domain {
@@ -61,11 +61,12 @@ impl ProtectionDomain for DomainHandle {
         let core = &self.0.core;
         core.info.check_registration(region, &range, access)?;
         let claim = core.budgets.memory_regions.take()?;
+        let call = if access.contains(Access::LOCAL_WRITE) { "ibv_reg_mr" } else { errno::TO_REGISTER_FOR_READING };
         // Devices take addresses, and no pointers of this program.
         let first = std::ptr::without_provenance_mut(region.addr() + range.start);
         // SAFETY: the bytes lie in the region, which the registration keeps mapped.
-        let raw = core.make("ibv_reg_mr", || unsafe {
-            (core.library.calls.reg_mr)(self.0.raw.as_ptr(), first, range.len(), flags(access))
+        let raw = core.make(call, || unsafe {
+            (core.library.calls.reg_mr)(self.0.raw.as_ptr(), first, range.len(), core.flags(access))
         })?;
         let mr = Mr { domain: self.0.clone(), raw, _claim: claim };
         Ok(Arc::new(Registered { mr: Some(mr), region: region.clone(), range, access }))
@@ -83,10 +84,18 @@ impl ProtectionDomain for DomainHandle {
             return Err(VerbsError::Unsupported { device: core.info.name.clone(), what: "dma-buf registrations" });
         };
         check_access(access)?;
+        // The kernel wants the place in the buffer and the address of requests, which begin at 0, to be as far from the
+        // beginning of a page, and says no more than EINVAL.
+        let page = page_size() as u64;
+        if !offset.is_multiple_of(page) {
+            let problem =
+                format!("offset {offset} is not a multiple of a page of {page} bytes: register from a page on");
+            return Err(VerbsError::Invalid { what: "dma-buf registration", problem });
+        }
         let claim = core.budgets.memory_regions.take()?;
         // SAFETY: the kernel takes its own reference to the buffer; no memory of this process is named.
         let raw = core.make("ibv_reg_dmabuf_mr", || unsafe {
-            register(self.0.raw.as_ptr(), offset, len, 0, fd.as_raw_fd(), flags(access))
+            register(self.0.raw.as_ptr(), offset, len, 0, fd.as_raw_fd(), core.flags(access))
         })?;
         Ok(Box::new(RegisteredDmaBuf(Mr { domain: self.0.clone(), raw, _claim: claim })))
     }

@@ -5,6 +5,8 @@
 
 use std::io;
 
+use crate::platform;
+
 /// Going to INIT.
 pub const TO_INIT: &str = "ibv_modify_qp to INIT";
 /// Going to RTR: where the peer's address and the own one meet.
@@ -13,6 +15,8 @@ pub const TO_RTR: &str = "ibv_modify_qp to RTR";
 pub const TO_RTS: &str = "ibv_modify_qp to RTS";
 /// Going to RESET, SQD or ERR.
 pub const TO_OTHER: &str = "ibv_modify_qp";
+/// Registering memory without LOCAL_WRITE.
+pub const TO_REGISTER_FOR_READING: &str = "ibv_reg_mr without LOCAL_WRITE";
 
 /// A positive error number of what a call returned: calls return 0, a positive number, or (Apple's posts) a negative.
 #[must_use]
@@ -78,12 +82,15 @@ fn of_call(call: &str, errno: i32) -> Option<&'static str> {
         ("ibv_post_send" | "ibv_post_recv", 22) => {
             "the device refuses the request: its state, its length, its pieces or its flags"
         }
-        ("ibv_reg_mr", 12) => {
+        ("ibv_reg_mr" | TO_REGISTER_FOR_READING, 12) => {
             "the device has no registration left, or the limit on locked memory is too low: release registrations, or \
              raise the limit (`ulimit -l unlimited`, or LimitMEMLOCK=infinity of the service)"
         }
         ("ibv_reg_mr", 14) => "memory of this kind cannot be registered so: leave out LOCAL_WRITE if it is only read",
-        ("ibv_reg_mr", 22) => "the device refuses these rights or this length",
+        (TO_REGISTER_FOR_READING, 14 | 95 | 102 | 45) => {
+            "memory of this kind cannot be registered: use memory of another kind, such as an anonymous mapping"
+        }
+        ("ibv_reg_mr" | TO_REGISTER_FOR_READING, 22) => "the device refuses these rights or this length",
         ("ibv_reg_mr", 95 | 102 | 45) => {
             "the file system under this mapping cannot have its pages written by devices: leave out LOCAL_WRITE, or use \
              memory of another kind"
@@ -100,7 +107,7 @@ fn of_call(call: &str, errno: i32) -> Option<&'static str> {
 /// What a number means whichever call gave it.
 fn of_any(errno: i32) -> Option<&'static str> {
     let text = match errno {
-        1 | 13 => "not permitted: allow this user the files /dev/infiniband/uverbs*, by a udev rule or a group",
+        1 | 13 => platform::NOT_PERMITTED,
         5 | 6 | 19 => "the device is gone: look at cable, driver and the system's log, then open it again",
         11 | 35 => "the device has no room at the moment: try again",
         12 => {
@@ -135,7 +142,8 @@ mod tests {
             ("ibv_create_qp", 95, "UC"),
             ("ibv_post_send", -12, "full"),
             ("ibv_reg_mr", 12, "ulimit -l"),
-            ("ibv_open_device", 13, "udev"),
+            ("ibv_open_device", 13, platform::NOT_PERMITTED),
+            (TO_REGISTER_FOR_READING, 12, "ulimit -l"),
             ("anything", 110, "cable"),
         ] {
             let text = explain(call, errno);

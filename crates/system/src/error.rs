@@ -1,4 +1,4 @@
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Why the machine's library or a device of it could not be opened.
 #[derive(Debug, thiserror::Error, Clone, PartialEq, Eq)]
@@ -22,9 +22,17 @@ pub enum OpenError {
         /// The call.
         symbol: &'static str,
     },
-    /// RDMA works, and there is no device.
-    #[error("this machine has no RDMA device: {way_out}")]
+    /// The library works, and lists no device.
+    #[error("the verbs library lists no RDMA device: {way_out}")]
     NoDevices {
+        /// What to do; on macOS, where the library does not say whether RDMA is off, what it may be.
+        way_out: &'static str,
+    },
+    /// The system has devices, and the library has no driver for any of them.
+    #[error("the system has {}, and the verbs library has no driver for it: {way_out}", list(devices))]
+    NoDriver {
+        /// The devices of the system.
+        devices: Vec<String>,
         /// What to do.
         way_out: &'static str,
     },
@@ -36,15 +44,15 @@ pub enum OpenError {
         /// What to do.
         way_out: &'static str,
     },
-    /// The device's file may not be opened by this user.
-    #[error(
-        "{device} may not be opened by this user ({path} is not readable and writable): allow it by a udev rule or its group"
-    )]
+    /// The device may not be opened by this user.
+    #[error("{device} may not be opened by this user{}: {way_out}", not_open(path.as_deref()))]
     Permission {
         /// The device.
         device: String,
-        /// The file behind it.
-        path: PathBuf,
+        /// The file behind it, where devices have files.
+        path: Option<PathBuf>,
+        /// What to do.
+        way_out: &'static str,
     },
     /// There is no device of this name.
     #[error("this machine has no RDMA device {name:?}: it has {}", list(known))]
@@ -74,6 +82,10 @@ pub enum OpenError {
         /// What it means and what to do.
         cause: String,
     },
+}
+
+fn not_open(path: Option<&Path>) -> String {
+    path.map(|path| format!(" ({} is not readable and writable)", path.display())).unwrap_or_default()
 }
 
 fn list(names: &[String]) -> String {

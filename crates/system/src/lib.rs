@@ -2,9 +2,9 @@
 //! run time.
 //!
 //! [`Library::open`] opens it, [`Library::devices`] lists what the machine has, and [`Library::open_device`] gives a
-//! [`fulmen_verbs::Device`]. What a device can do is asked of it. An absent library, a machine without devices, RDMA
-//! that is switched off and a missing permission are different errors ([`OpenError`]), and error numbers are told in
-//! words, with a way out ([`errno`]).
+//! [`fulmen_verbs::Device`]. What a device can do is asked of it. An absent library, a machine without devices, one
+//! whose devices the library cannot drive, RDMA that is switched off and a missing permission are different errors
+//! ([`OpenError`]), and error numbers are told in words, with a way out ([`errno`]).
 //!
 //! `FULMEN_VERBS_LIBRARY` names another library than the machine's own.
 #![warn(missing_docs)]

@@ -82,7 +82,7 @@ impl Library {
     /// The devices of the machine, in the library's order, without opening them.
     ///
     /// # Errors
-    /// [`OpenError::NoDevices`], [`OpenError::SwitchedOff`] and [`OpenError::Call`].
+    /// [`OpenError::NoDevices`], [`OpenError::NoDriver`], [`OpenError::SwitchedOff`] and [`OpenError::Call`].
     pub fn devices(&self) -> Result<Vec<FoundDevice>, OpenError> {
         let list = self.list()?;
         Ok(list.iter().map(|device| self.found(device)).collect())
@@ -118,6 +118,9 @@ impl Library {
         let first = unsafe { (self.calls.get_device_list)(&mut count) };
         let Some(first) = NonNull::new(first) else {
             let errno = last_errno();
+            if errno == 0 {
+                return Err(self.nothing_listed());
+            }
             return Err(match platform::switched_off(errno, self.is_another()) {
                 Some((cause, way_out)) => OpenError::SwitchedOff { cause, way_out },
                 None => self.failed("ibv_get_device_list", errno),
@@ -127,10 +130,19 @@ impl Library {
         if list.count > 0 {
             return Ok(list);
         }
-        Err(match platform::switched_off(0, self.is_another()) {
-            Some((cause, way_out)) => OpenError::SwitchedOff { cause, way_out },
+        Err(self.nothing_listed())
+    }
+
+    /// Why a list is empty.
+    fn nothing_listed(&self) -> OpenError {
+        if let Some((cause, way_out)) = platform::switched_off(0, self.is_another()) {
+            return OpenError::SwitchedOff { cause, way_out };
+        }
+        // The system's devices are those of its own library.
+        match platform::undriven_devices().filter(|_| !self.is_another()) {
+            Some((devices, way_out)) => OpenError::NoDriver { devices, way_out },
             None => OpenError::NoDevices { way_out: platform::NO_DEVICES },
-        })
+        }
     }
 
     fn found(&self, device: NonNull<ffi::Device>) -> FoundDevice {

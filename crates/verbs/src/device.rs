@@ -49,7 +49,7 @@ pub trait Device: Send + Sync {
     /// Makes a channel on which a thread can park.
     ///
     /// # Errors
-    /// [`VerbsError::System`].
+    /// [`VerbsError::Unsupported`] if the device's channels cannot be waited on, [`VerbsError::System`].
     fn create_channel(&self) -> Result<Arc<dyn CompletionChannel>, VerbsError>;
 }
 
@@ -67,11 +67,12 @@ pub trait ProtectionDomain: Send + Sync {
         access: Access,
     ) -> Result<Arc<dyn MemoryRegion>, VerbsError>;
 
-    /// Registers `len` bytes of a dma-buf, memory of another device such as a GPU, from byte `offset` on. Peers and
-    /// requests address it from 0.
+    /// Registers `len` bytes of a dma-buf, memory of another device such as a GPU, from byte `offset` on, which is whole
+    /// pages ([`fulmen_memory::page_size`]). Peers and requests address it from 0.
     ///
     /// # Errors
-    /// [`VerbsError::Unsupported`] if the device cannot, [`VerbsError::System`] if the system refuses.
+    /// [`VerbsError::Unsupported`] if the device cannot, [`VerbsError::Invalid`] for an offset that is not whole pages or
+    /// rights that make no sense, [`VerbsError::System`] if the system refuses.
     fn register_dma_buf(
         &self,
         fd: BorrowedFd<'_>,

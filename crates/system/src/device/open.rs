@@ -1,14 +1,16 @@
 //! Opening a device and finding out what it can do.
 
 use std::ffi::c_int;
+use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 
-use fulmen_memory::ChunkRule;
-use fulmen_verbs::{Budget, Capabilities, DeviceInfo, DeviceLimits};
+use fulmen_memory::{ChunkRule, Region, page_size};
+use fulmen_verbs::{Access, Budget, Capabilities, DeviceInfo, DeviceLimits};
 
 use super::{Budgets, Core, SystemDevice};
+use crate::domain::flags;
 use crate::ffi::number;
 use crate::library::{last_errno, set_errno_zero};
 use crate::{Attributes, FoundDevice, Library, OpenError, Transport, errno, ffi, platform};
@@ -26,6 +28,11 @@ pub(crate) fn open(
     device: NonNull<ffi::Device>,
     found: &FoundDevice,
 ) -> Result<Arc<SystemDevice>, OpenError> {
+    if !library.is_another()
+        && let Some(path) = platform::forbidden_file(&found.name)
+    {
+        return Err(forbidden(&found.name, Some(path)));
+    }
     set_errno_zero();
     // SAFETY: the device is in a list that is still there.
     let context = unsafe { (library.calls.open_device)(device.as_ptr()) };
@@ -34,7 +41,7 @@ pub(crate) fn open(
     };
     let bare = Bare { library, context, name: &found.name };
     let asked = ask(&bare, found.transport);
-    let (attributes, limits, capabilities) = match asked {
+    let Asked { attributes, limits, capabilities, extra_rights } = match asked {
         Ok(asked) => asked,
         Err(error) => {
             // SAFETY: the context is open, and nothing made from it is left.
@@ -56,6 +63,7 @@ pub(crate) fn open(
         info,
         budgets,
         attributes,
+        extra_rights,
         gone: AtomicBool::new(false),
         events: can_read_events(&bare),
         pairs: AtomicU32::new(1),
@@ -63,12 +71,16 @@ pub(crate) fn open(
     Ok(Arc::new(SystemDevice { core: Arc::new(core) }))
 }
 
+fn forbidden(name: &str, path: Option<PathBuf>) -> OpenError {
+    OpenError::Permission { device: name.to_owned(), path, way_out: platform::ALLOW }
+}
+
 fn refused(library: &Library, name: &str, errno: i32) -> OpenError {
     const EPERM: i32 = 1;
     const EACCES: i32 = 13;
     let call = "ibv_open_device";
     if let EPERM | EACCES = errno {
-        return OpenError::Permission { device: name.to_owned(), path: platform::device_file(name) };
+        return forbidden(name, platform::device_file(name));
     }
     if let Some((cause, way_out)) = platform::no_device_files(library.is_another()) {
         return OpenError::SwitchedOff { cause, way_out };
@@ -101,7 +113,15 @@ impl Bare<'_> {
     }
 }
 
-fn ask(bare: &Bare, transport: Transport) -> Result<(Attributes, DeviceLimits, Capabilities), OpenError> {
+/// What a device says and shows of itself.
+struct Asked {
+    attributes: Attributes,
+    limits: DeviceLimits,
+    capabilities: Capabilities,
+    extra_rights: Access,
+}
+
+fn ask(bare: &Bare, transport: Transport) -> Result<Asked, OpenError> {
     let calls = &bare.library.calls;
     // SAFETY: numbers and bytes alone, for which zero is a value.
     let mut raw: ffi::DeviceAttr = unsafe { std::mem::zeroed() };
@@ -110,30 +130,43 @@ fn ask(bare: &Bare, transport: Transport) -> Result<(Attributes, DeviceLimits, C
     if returned != 0 {
         return Err(bare.failed("ibv_query_device", returned));
     }
-    let attributes = Attributes::of(&raw, transport);
-    let thunderbolt = transport == Transport::Thunderbolt;
+    let mut attributes = Attributes::of(&raw, transport);
     let mut message_bytes: u64 = 1 << 31;
     for port in 1..=attributes.ports {
         // SAFETY: numbers alone, for which zero is a value.
         let mut attr: ffi::PortAttr = unsafe { std::mem::zeroed() };
         // SAFETY: the context is open, and the place larger than what is written.
         let returned = unsafe { (calls.query_port)(bare.context.as_ptr(), port, &mut attr) };
-        if returned == 0 && attr.max_msg_sz > 0 {
+        if returned != 0 {
+            continue;
+        }
+        if attr.max_msg_sz > 0 {
             message_bytes = message_bytes.min(attr.max_msg_sz.into());
         }
+        // Either says it. It is decided here, once, for all that depends on it.
+        if attr.link_layer == number::LINK_LAYER_THUNDERBOLT {
+            attributes.transport = Transport::Thunderbolt;
+        }
     }
+    let thunderbolt = attributes.transport == Transport::Thunderbolt;
     let trial = Trial::new(bare)?;
-    let (rc, inline) = match trial.queue_pair(number::QPT_RC, if thunderbolt { 0 } else { INLINE }) {
-        Tried::Made => (true, INLINE),
-        _ if thunderbolt => (trial.queue_pair(number::QPT_RC, 0) == Tried::Made, 0),
-        _ => trial.with_less_inline(number::QPT_RC),
-    };
-    let (uc, inline) = match trial.queue_pair(number::QPT_UC, if thunderbolt { 0 } else { inline }) {
-        Tried::Made => (true, inline),
-        _ if rc => (trial.queue_pair(number::QPT_UC, 0) == Tried::Made, inline),
-        _ => trial.with_less_inline(number::QPT_UC),
+    let (rc, uc, inline) = if thunderbolt {
+        // It was never seen to have RC: that it has is believed of a queue pair only, and not of a device that is busy.
+        let rc = trial.queue_pair(number::QPT_RC, 0) == Tried::Made;
+        (rc, trial.has_queue_pairs(number::QPT_UC, 0), 0)
+    } else {
+        let (rc, inline) = trial.inline_of(number::QPT_RC, INLINE);
+        match trial.has_queue_pairs(number::QPT_UC, inline) {
+            true => (rc, true, inline),
+            false if rc => (rc, trial.has_queue_pairs(number::QPT_UC, 0), inline),
+            false => {
+                let (uc, inline) = trial.inline_of(number::QPT_UC, INLINE);
+                (rc, uc, inline)
+            }
+        }
     };
     let dma_buf = trial.registers_dma_bufs();
+    let extra_rights = if thunderbolt { trial.extra_rights() } else { Access::empty() };
     drop(trial);
     let reads = raw.max_qp_rd_atom.min(match raw.max_qp_init_rd_atom {
         // Some devices do not say.
@@ -178,7 +211,7 @@ fn ask(bare: &Bare, transport: Transport) -> Result<(Attributes, DeviceLimits, C
         reports_dead_peers: rc,
         dma_buf,
     };
-    Ok((attributes, limits, capabilities))
+    Ok(Asked { attributes, limits, capabilities, extra_rights })
 }
 
 /// A limit that a device states, or a cautious one if it states none.
@@ -190,6 +223,8 @@ fn count(stated: c_int, otherwise: u32) -> u32 {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Tried {
     Made,
+    /// Others have them all.
+    Exhausted,
     Refused,
 }
 
@@ -241,23 +276,49 @@ impl<'a> Trial<'a> {
         // SAFETY: domain and queue are this object's own, and the attributes are whole.
         let pair = unsafe { (calls.create_qp)(self.domain.as_ptr(), &mut init) };
         if pair.is_null() {
-            let errno = last_errno();
-            // Used up is not the same as not there.
-            return if is_exhausted(errno) { Tried::Made } else { Tried::Refused };
+            return if is_exhausted(last_errno()) { Tried::Exhausted } else { Tried::Refused };
         }
         // SAFETY: it was made above, and nobody else knows it.
         unsafe { (calls.destroy_qp)(pair) };
         Tried::Made
     }
 
-    /// Whether there are queue pairs of this kind, and how many inline bytes they take.
-    fn with_less_inline(&self, kind: u32) -> (bool, u32) {
-        for inline in [128, 64, 32, 0] {
-            if self.queue_pair(kind, inline) == Tried::Made {
-                return (true, inline);
-            }
+    /// Whether there are queue pairs of this kind. Used up is not the same as not there.
+    fn has_queue_pairs(&self, kind: u32, inline: u32) -> bool {
+        self.queue_pair(kind, inline) != Tried::Refused
+    }
+
+    /// Whether there are queue pairs of this kind, and how many inline bytes they take, of so many at most.
+    fn inline_of(&self, kind: u32, most: u32) -> (bool, u32) {
+        let sizes = [most, most / 2, most / 4, most / 8, 0];
+        sizes.into_iter().find(|inline| self.has_queue_pairs(kind, *inline)).map_or((false, 0), |inline| (true, inline))
+    }
+
+    /// Rights that each registration has to ask for beside its own. Some systems refuse LOCAL_WRITE alone; peers get
+    /// nothing by the others, since they have no operations that would use them.
+    fn extra_rights(&self) -> Access {
+        let remote = Access::REMOTE_READ | Access::REMOTE_WRITE;
+        let Ok(page) = Region::alloc(page_size()) else { return Access::empty() };
+        match self.registers(&page, Access::LOCAL_WRITE) || !self.registers(&page, Access::LOCAL_WRITE | remote) {
+            true => Access::empty(),
+            false => remote,
         }
-        (false, 0)
+    }
+
+    fn registers(&self, region: &Region, access: Access) -> bool {
+        let calls = &self.bare.library.calls;
+        let first = std::ptr::without_provenance_mut(region.addr());
+        // SAFETY: the bytes are mapped until after the registration has ended.
+        let made = unsafe { (calls.reg_mr)(self.domain.as_ptr(), first, region.len(), flags(access)) };
+        if made.is_null() {
+            return false;
+        }
+        // SAFETY: it was made above, and nobody else knows it.
+        if unsafe { (calls.dereg_mr)(made) } != 0 {
+            // The device still has the memory.
+            std::mem::forget(region.clone());
+        }
+        true
     }
 
     /// Asked with a descriptor that is none: a driver that registers dma-bufs looks for it, another says that it cannot.

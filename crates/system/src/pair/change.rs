@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
-use fulmen_verbs::{LinkLayer, Mtu, Path, QueuePairKind, QueuePairState, Transition, VerbsError};
+use fulmen_verbs::{Access, LinkLayer, Mtu, Path, QueuePairKind, QueuePairState, Transition, VerbsError};
 
 use super::{Pair, lock};
 use crate::errno::{TO_INIT, TO_OTHER, TO_RTR, TO_RTS};
@@ -30,7 +30,7 @@ impl Pair {
                 call = TO_INIT;
                 attr.qp_state = number::QPS_INIT;
                 attr.port_num = port;
-                attr.qp_access_flags = access.bits();
+                attr.qp_access_flags = core.pair_flags(access);
                 mask |= number::QP_PKEY_INDEX | number::QP_PORT | number::QP_ACCESS_FLAGS;
             }
             Transition::ReadyToReceive { path, recv_psn, reads_served, min_rnr_timer } => {
@@ -94,6 +94,7 @@ impl Pair {
         let mut attr = blank();
         attr.qp_state = number::QPS_INIT;
         attr.port_num = port;
+        attr.qp_access_flags = self.core().pair_flags(Access::empty());
         let mask = number::QP_STATE | number::QP_PKEY_INDEX | number::QP_PORT | number::QP_ACCESS_FLAGS;
         self.modify_raw(&mut attr, mask, TO_INIT)
     }

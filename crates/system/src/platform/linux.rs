@@ -1,6 +1,6 @@
 //! What is Linux's own: where the library is, and how RDMA is switched on.
 
-use std::ffi::c_int;
+use std::ffi::{OsString, c_int};
 use std::path::{Path, PathBuf};
 
 use fulmen_verbs::{GidKind, LinkLayer};
@@ -11,6 +11,11 @@ pub(crate) const INSTALL: &str = "install it (package libibverbs1 with ibverbs-p
 pub(crate) const NO_DEVICES: &str =
     "plug one in, load its driver, or add Soft-RoCE (`rdma link add rxe0 type rxe netdev …`)";
 
+/// What to do where a call is not permitted.
+pub(crate) const NOT_PERMITTED: &str =
+    "not permitted: allow this user the files /dev/infiniband/uverbs*, by a udev rule or a group";
+
+const INSTALL_DRIVERS: &str = "install its drivers (package ibverbs-providers, or rdma-core), of the library's version";
 const SWITCH_ON: &str = "load the drivers (`modprobe ib_uverbs` and the device's own)";
 
 /// Whether RDMA is off, judged from what listing the devices left behind (`errno`, 0 for an empty list) and from the
@@ -42,17 +47,50 @@ pub(crate) const HAS_DMA_BUFS: bool = true;
 /// Whether the call that gives all addresses can be trusted.
 pub(crate) const HAS_GID_TABLES: bool = true;
 
-/// The file that opening this device opens.
-pub(crate) fn device_file(device: &str) -> PathBuf {
-    let entries = std::fs::read_dir("/sys/class/infiniband_verbs").into_iter().flatten().flatten();
-    let found = entries
-        .into_iter()
-        .find(|entry| std::fs::read_to_string(entry.path().join("ibdev")).is_ok_and(|name| name.trim() == device));
-    match found {
-        Some(entry) => Path::new("/dev/infiniband").join(entry.file_name()),
-        None => PathBuf::from("/dev/infiniband"),
-    }
+/// Where the kernel lists the devices that programs can open, each with the name that it has elsewhere.
+const CLASS: &str = "/sys/class/infiniband_verbs";
+
+/// The devices of the kernel in this folder: their names, and those of their files.
+fn kernel_devices(class: &Path) -> Vec<(String, OsString)> {
+    let entries = std::fs::read_dir(class).into_iter().flatten().flatten();
+    let named = entries.filter_map(|entry| {
+        let name = std::fs::read_to_string(entry.path().join("ibdev")).ok()?;
+        Some((name.trim().to_owned(), entry.file_name()))
+    });
+    let mut named: Vec<_> = named.collect();
+    named.sort();
+    named
 }
+
+/// The names of the devices that the kernel has, if any, of which the library lists none; and the way out.
+pub(crate) fn undriven_devices() -> Option<(Vec<String>, &'static str)> {
+    // Devices of another network namespace are in the first folder only.
+    let here = |name: &String| Path::new("/sys/class/infiniband").join(name).exists();
+    let names: Vec<_> = kernel_devices(Path::new(CLASS)).into_iter().map(|(name, _)| name).filter(here).collect();
+    (!names.is_empty()).then_some((names, INSTALL_DRIVERS))
+}
+
+/// The file that opening this device opens, or the folder of all.
+pub(crate) fn device_file(device: &str) -> Option<PathBuf> {
+    let found = kernel_devices(Path::new(CLASS)).into_iter().find(|(name, _)| name == device);
+    let folder = Path::new("/dev/infiniband");
+    Some(found.map_or_else(|| folder.to_owned(), |(_, file)| folder.join(file)))
+}
+
+/// The device's file, if this user may not open it. The library's own error number does not say so: after a refusal it
+/// looks for the file at another place, and leaves behind what happened there.
+pub(crate) fn forbidden_file(device: &str) -> Option<PathBuf> {
+    device_file(device).filter(|path| !path.is_dir() && is_forbidden(path))
+}
+
+/// Whether this user may not read and write a file. Opening it is the only way to know: the rights of a container to
+/// devices are not in the file's mode.
+fn is_forbidden(path: &Path) -> bool {
+    let opened = std::fs::OpenOptions::new().read(true).write(true).open(path);
+    opened.is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
+}
+
+pub(crate) const ALLOW: &str = "allow it by a udev rule or its group";
 
 /// Why a device that the machine's own library lists has no file: what says so, and the way out.
 pub(crate) fn no_device_files(another: bool) -> Option<(String, &'static str)> {
@@ -98,5 +136,31 @@ pub(crate) fn unblock(fd: c_int) -> bool {
     unsafe {
         let flags = libc::fcntl(fd, libc::F_GETFL);
         flags >= 0 && libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_may_not_be_written_is_forbidden() {
+        // Refused to everybody, the superuser, too.
+        assert!(is_forbidden(Path::new("/proc/sys/kernel/osrelease")));
+        assert!(!is_forbidden(Path::new("/dev/null")) && !is_forbidden(Path::new("/nowhere/uverbs0")));
+        assert_eq!(forbidden_file("a device that nobody has"), None);
+    }
+
+    #[test]
+    fn the_kernels_devices_have_the_names_that_they_have_elsewhere() {
+        let class = tempfile::tempdir().expect("a folder");
+        assert!(kernel_devices(class.path()).is_empty() && kernel_devices(Path::new("/nowhere")).is_empty());
+        for (file, name) in [("uverbs1", "mlx5_1\n"), ("uverbs0", "mlx5_0\n")] {
+            std::fs::create_dir(class.path().join(file)).expect("a folder");
+            std::fs::write(class.path().join(file).join("ibdev"), name).expect("it is written");
+        }
+        std::fs::write(class.path().join("abi_version"), "6\n").expect("it is written");
+        let expected = [("mlx5_0".to_owned(), "uverbs0".into()), ("mlx5_1".to_owned(), "uverbs1".into())];
+        assert_eq!(kernel_devices(class.path()), expected);
     }
 }

@@ -8,20 +8,18 @@ use fulmen_verbs::{GidKind, LinkLayer};
 /// It lies in the loader's cache, and not as a file: it is opened and never looked at.
 pub(crate) const LIBRARY: &str = "/usr/lib/librdma.dylib";
 pub(crate) const INSTALL: &str = "RDMA over Thunderbolt needs macOS 26.2 or later on Apple silicon with Thunderbolt 5";
-pub(crate) const NO_DEVICES: &str =
-    "switch RDMA on (`rdma_ctl enable` in Recovery) on a machine with Thunderbolt 5, and connect a cable";
+/// The library does not tell the two apart.
+pub(crate) const NO_DEVICES: &str = "RDMA is off (start in Recovery, run `rdma_ctl enable` in its Terminal, and \
+     restart), or this machine has no Thunderbolt 5 port";
+/// What to do where a call is not permitted.
+pub(crate) const NOT_PERMITTED: &str = "not permitted: run as a user who may use RDMA, and outside of sandboxes";
 
 const SWITCH_ON: &str = "start in Recovery, run `rdma_ctl enable` in its Terminal, and restart";
 
-/// Whether RDMA is off, judged from what listing the devices left behind (`errno`, 0 for an empty list), unless another
-/// library than the machine's own was asked: what says so, and the way out.
-pub(crate) fn switched_off(errno: i32, another: bool) -> Option<(String, &'static str)> {
-    let text = match errno {
-        0 if another => return None,
-        0 => "the library lists no device",
-        _ => "the library cannot list devices",
-    };
-    Some((text.to_owned(), SWITCH_ON))
+/// Whether RDMA is off, judged from what listing the devices left behind (`errno`, 0 for an empty list): what says so,
+/// and the way out. An empty list says nothing: there may be no port.
+pub(crate) fn switched_off(errno: i32, _another: bool) -> Option<(String, &'static str)> {
+    (errno != 0).then(|| (format!("the library cannot list devices, error {errno}"), SWITCH_ON))
 }
 
 pub(crate) fn set_errno_zero() {
@@ -36,10 +34,22 @@ pub(crate) const HAS_DMA_BUFS: bool = false;
 /// Whether the call that gives all addresses can be trusted: nobody has tried.
 pub(crate) const HAS_GID_TABLES: bool = false;
 
-/// What opening a device opens has no name here.
-pub(crate) fn device_file(device: &str) -> PathBuf {
-    PathBuf::from(device)
+/// Only the library knows the devices.
+pub(crate) fn undriven_devices() -> Option<(Vec<String>, &'static str)> {
+    None
 }
+
+/// What opening a device opens has no name here.
+pub(crate) fn device_file(_device: &str) -> Option<PathBuf> {
+    None
+}
+
+/// As there are no files, none is forbidden.
+pub(crate) fn forbidden_file(_device: &str) -> Option<PathBuf> {
+    None
+}
+
+pub(crate) const ALLOW: &str = "run as a user who may use RDMA, and outside of sandboxes";
 
 /// Devices have no files here.
 pub(crate) fn no_device_files(_another: bool) -> Option<(String, &'static str)> {

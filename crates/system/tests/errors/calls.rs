@@ -191,6 +191,49 @@ fn posts_that_fail_with_negative_numbers_are_explained() {
 }
 
 #[test]
+fn completions_before_a_failure_are_told_first() {
+    // They are asked for sixteen at a time, and eight sends and eight receives are sixteen.
+    let config = "device=mlx5_0\nlike=roce\non.poll_cq=fail -5 after 1 times 1\n";
+    let Some(fake) = Fake::new(config) else { return };
+    let [one, other] = connected(&fake, "mlx5_0", QueuePairKind::Rc);
+    for end in [&one, &other] {
+        let recvs: Vec<_> = (0..8).map(|wr_id| RecvRequest::new(100 + wr_id, [end.piece()])).collect();
+        end.pair.post_recv(&recvs).expect("posted");
+    }
+    for end in [&one, &other] {
+        let sends: Vec<_> = (0..8).map(|wr_id| SendRequest::send(wr_id, [end.piece()])).collect();
+        end.pair.post_send(&sends).expect("posted");
+    }
+    let mut done = [NOTHING; 32];
+    assert_eq!(one.queue.poll(&mut done).expect("what had come"), 16);
+    assert!(done[..16].iter().all(|completion| completion.status.is_success()), "{done:?}");
+    let error = one.queue.poll(&mut done).expect_err("what failed then");
+    says(&error, &["mlx5_0", "ibv_poll_cq", "gone", "(error 5)"]);
+    assert_eq!(one.queue.poll(&mut done).expect("it is told once"), 0);
+    assert_eq!(other.queue.poll(&mut done).expect("the other queue goes on"), 16);
+}
+
+#[test]
+fn a_poll_that_fails_without_a_reason_names_none() {
+    for returned in [-1, -2] {
+        let Some(fake) = Fake::new(&format!("device=mlx5_0\nlike=roce\non.poll_cq=fail {returned}\n")) else { return };
+        let queue = fake.open("mlx5_0").create_cq(1, None).expect("a queue");
+        says(&queue.poll(&mut [NOTHING]).expect_err("it fails"), &["mlx5_0", "ibv_poll_cq", "no reason"]);
+    }
+}
+
+#[test]
+fn a_flush_that_fails_refuses_no_request() {
+    // The second change to ERR is the flush behind the post.
+    let config = format!("{LOG}device=mlx5_0\nlike=roce\non.modify_qp=fail 5 state err after 1\n");
+    let Some(fake) = Fake::new(&config) else { return };
+    let [one, _other] = connected(&fake, "mlx5_0", QueuePairKind::Rc);
+    one.pair.modify(&Transition::Error).expect("ERR");
+    one.pair.post_recv(&[RecvRequest::new(7, [one.piece()])]).expect("the device took it");
+    assert!(fake.log().contains("modify_qp rule"), "the flush failed: {}", fake.log());
+}
+
+#[test]
 fn the_eleventh_queue_pair_is_refused() {
     let Some(fake) = Fake::new("device=rdma_en5\nlike=thunderbolt\nmax_qp=3\n") else { return };
     let ends = [(); 3].map(|()| End::new(&fake, "rdma_en5", QueuePairKind::Uc));
@@ -217,10 +260,11 @@ fn after_a_hundred_registrations_there_are_no_more() {
             VerbsError::Limit { limit: 100, .. } => says(&error, &["rdma_en5 allows 100 registrations"]),
             _ => says(&error, &["rdma_en5", "ibv_reg_mr", "no registration left", "release", "(error 12)"]),
         }
+        // Beside those of this test, the device was tried when it was opened.
         kept.pop();
         register().expect("one was given back");
         drop(kept);
-        assert_eq!(fake.log().matches(" dereg_mr ").count(), 101);
+        assert_eq!(fake.log().matches(" dereg_mr ").count(), 102);
     }
 }
 
@@ -235,7 +279,41 @@ fn memory_that_the_device_refuses_is_explained() {
         let Err(error) = pd.register(&region, 0..4096, Access::LOCAL_WRITE) else { panic!("it is refused") };
         says(&error, &words);
         says(&error, &["mlx5_0", "ibv_reg_mr", &format!("(error {errno})")]);
+        // Nobody is told to leave out what was left out.
+        let Err(error) = pd.register(&region, 0..4096, Access::empty()) else { panic!("it is refused") };
+        says(&error, &["mlx5_0", "ibv_reg_mr without LOCAL_WRITE failed", &format!("(error {errno})"), ": "]);
+        assert!(!error.to_string().contains("leave out"), "{error}");
     }
+}
+
+#[test]
+fn rights_that_a_device_refuses_alone_are_asked_for_together() {
+    // Some systems take LOCAL_WRITE (1) alone, others only with REMOTE_READ (4) and REMOTE_WRITE (2).
+    for (rule, write, read, pair) in
+        [("", 1, 0, 0), ("on.reg_mr=fail 22 access_is 1\n", 7, 4, 6), ("on.reg_mr=fail 12\n", 1, 0, 0)]
+    {
+        let Some(fake) = Fake::new(&format!("{LOG}device=rdma_en5\nlike=thunderbolt\n{rule}")) else { return };
+        let device = fake.open("rdma_en5");
+        let pd = device.alloc_pd().expect("a domain");
+        let region = Region::alloc(4096).expect("memory");
+        let before = fake.log().len();
+        let made = [Access::LOCAL_WRITE, Access::empty()].map(|access| pd.register(&region, 0..4096, access));
+        let log = fake.log();
+        let asked: Vec<&str> = log[before..].lines().filter(|line| line.contains(" reg_mr len=")).collect();
+        let answer = if rule.contains("fail 12") { "refused" } else { "ok" };
+        let expected = [write, read].map(|access| format!("rdma_en5 reg_mr len=4096 access={access} {answer}"));
+        assert_eq!(asked, expected, "{rule}");
+        for (registration, asked) in made.iter().flatten().zip([Access::LOCAL_WRITE, Access::empty()]) {
+            assert_eq!(registration.access(), asked, "what the user asked for");
+        }
+        if answer == "ok" {
+            End::new(&fake, "rdma_en5", QueuePairKind::Uc).init().expect("INIT");
+            assert!(fake.log().contains(&format!("state=init access={pair} result=0")), "{}", fake.log());
+        }
+    }
+    let Some(fake) = Fake::new(&format!("{LOG}device=mlx5_0\nlike=roce\n")) else { return };
+    fake.open("mlx5_0");
+    assert!(!fake.log().contains("reg_mr"), "others are not tried: {}", fake.log());
 }
 
 #[test]

@@ -99,6 +99,17 @@ fn a_device_whose_queue_pairs_are_all_in_use_opens() {
 }
 
 #[test]
+fn a_busy_device_is_believed_to_have_rc_unless_it_is_thunderbolts() {
+    for (like, rc) in [("thunderbolt\ntransport=ib", false), ("thunderbolt", false), ("roce", true)] {
+        // The first rule that applies counts, so it stands before those of the likeness.
+        let Some(fake) = Fake::new(&format!("device=one\non.create_qp=fail 16\nlike={like}\n")) else { return };
+        let capabilities = fake.open("one").info().capabilities;
+        assert_eq!((capabilities.rc, capabilities.uc), (rc, true), "{like}: {capabilities:?}");
+        assert_eq!((capabilities.acknowledges, capabilities.reports_dead_peers), (rc, rc), "{like}");
+    }
+}
+
+#[test]
 fn limits_are_asked_of_the_device() {
     let config = "device=mlx5_0\nlike=roce\nmax_qp=3\nmax_cq=6\nmax_pd=6\nmax_mr=7\nmax_sge=2\nmax_qp_wr=99\n\
                   max_cqe=500\nmax_mr_size=1048576\nmax_inline=64\nmax_rd_atom=4\natomics=none\nfirmware=28.1.2\nport=2\n";
@@ -163,16 +174,35 @@ fn a_device_that_goes_away_says_so() {
 }
 
 #[test]
+fn a_channel_that_cannot_be_waited_on_is_none() {
+    // None, a standard stream, and one that nobody has opened.
+    for fd in ["-1", "0", "2", "1000000"] {
+        let Some(fake) = Fake::new(&format!("{LOG}device=rdma_en5\nlike=thunderbolt\nchannel_fd={fd}\n")) else {
+            return;
+        };
+        let device = fake.open("rdma_en5");
+        let Err(error) = device.create_channel() else { panic!("{fd} is no channel") };
+        assert!(matches!(error, VerbsError::Unsupported { what: "completion channels", .. }), "{fd}: {error:?}");
+        says(&error, &["rdma_en5", "completion channels"]);
+        assert!(fake.log().contains(" destroy_comp_channel\n"), "it is given back: {}", fake.log());
+    }
+}
+
+#[test]
 fn dma_bufs_are_registered_where_the_device_can() {
     use std::os::fd::AsFd;
     let file = tempfile::tempfile().expect("a file in the place of a dma-buf");
-    file.set_len(1 << 16).expect("it has a length");
+    file.set_len(1 << 18).expect("it has a length");
     let Some(fake) = Fake::new("device=mlx5_0\nlike=roce\ndevice=old\nlike=roce\ndmabuf=no\n") else { return };
     let device = fake.open("mlx5_0");
     assert!(device.info().capabilities.dma_buf);
     let pd = device.alloc_pd().expect("a domain");
-    let registered = pd.register_dma_buf(file.as_fd(), 4096, 8192, Access::LOCAL_WRITE).expect("it registers");
+    let page = fulmen_memory::page_size();
+    let registered = pd.register_dma_buf(file.as_fd(), page as u64, 8192, Access::LOCAL_WRITE).expect("it registers");
     assert_ne!(registered.lkey(), registered.rkey());
+    let Err(error) = pd.register_dma_buf(file.as_fd(), 64, 4096, Access::LOCAL_WRITE) else { panic!("no page") };
+    assert!(matches!(error, VerbsError::Invalid { .. }), "{error:?}");
+    says(&error, &["dma-buf", "offset 64", "page"]);
 
     let old = fake.open("old");
     assert!(!old.info().capabilities.dma_buf);

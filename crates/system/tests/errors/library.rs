@@ -82,6 +82,9 @@ fn a_library_without_devices_is_said() {
     assert!(matches!(error, OpenError::NoDevices { .. }), "{error:?}");
     says(&error, &["no RDMA device", "driver", "rdma link add"]);
     assert_eq!(fake.refusal("mlx5_0"), error);
+    // So does a library that gives nothing in the place of an empty list.
+    let Some(fake) = Fake::new("on.get_device_list=fail 0\n") else { return };
+    assert_eq!(fake.library.devices().expect_err("there are none"), error);
 }
 
 #[test]
@@ -145,4 +148,11 @@ fn the_environment_names_the_library() {
 
     let answer = ask_another("devices", Path::new("/nowhere/libibverbs.so.1"), &config);
     assert!(answer.starts_with("NoLibrary") && answer.contains("/nowhere/libibverbs.so.1"), "{answer}");
+}
+
+#[test]
+fn a_missing_driver_is_not_missing_hardware() {
+    let way_out = "install its drivers";
+    let error = OpenError::NoDriver { devices: vec!["mlx5_0".to_owned(), "mlx5_1".to_owned()], way_out };
+    says(&error, &["the system has mlx5_0, mlx5_1", "no driver", way_out]);
 }

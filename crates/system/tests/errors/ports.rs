@@ -1,5 +1,6 @@
 //! Ports and their GID tables, as devices show them on good and bad days.
 
+use fulmen_system::Transport;
 use fulmen_verbs::{Device, Gid, GidError, LinkLayer, Mtu, PortState, VerbsError, select_gid};
 
 use super::{Fake, says};
@@ -31,9 +32,16 @@ fn ports_are_what_they_say() {
 
 #[test]
 fn a_thunderbolt_port_is_one() {
-    let Some(fake) = Fake::new("device=rdma_en5\nlike=thunderbolt\nlink_layer=ethernet\n") else { return };
-    let device = fake.open("rdma_en5");
-    assert_eq!(device.port(1).expect("it is there").link_layer, LinkLayer::Thunderbolt, "by the device's transport");
+    // By the device's transport, or by the port's link layer: one of them is enough, for the device's limits, too.
+    for config in ["link_layer=ethernet", "transport=ib", "transport=unknown"] {
+        let Some(fake) = Fake::new(&format!("device=rdma_en5\nlike=thunderbolt\n{config}\n")) else { return };
+        let device = fake.open("rdma_en5");
+        assert_eq!(device.port(1).expect("it is there").link_layer, LinkLayer::Thunderbolt, "{config}");
+        assert_eq!(device.attributes().transport, Transport::Thunderbolt, "{config}");
+        let info = device.info();
+        assert_eq!((info.limits.frame, info.limits.pieces, info.limits.inline_bytes), (Some(4096), 1, 0), "{config}");
+        assert!(info.capabilities.holds_sends && !info.capabilities.write, "{config}: {info:?}");
+    }
 }
 
 #[test]

@@ -334,7 +334,10 @@ static bool parse_device(struct device *device, const char *key, char *value)
 		device->boundary = (uint64_t)number(value);
 	else if (!strcmp(key, "dmabuf"))
 		device->dmabuf = one_of(answers, value);
-	else if (!strcmp(key, "busy_pd"))
+	else if (!strcmp(key, "channel_fd")) {
+		device->shows_fd = true;
+		device->shown_fd = (int)number(value);
+	} else if (!strcmp(key, "busy_pd"))
 		device->busy[KIND_PD] = (int)number(value);
 	else if (!strcmp(key, "busy_mr"))
 		device->busy[KIND_MR] = (int)number(value);

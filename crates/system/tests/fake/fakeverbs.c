@@ -25,6 +25,7 @@
  *   atomics=WORD             none, hca, glob
  *   boundary=N               registrations that cross a multiple of N are refused with 22
  *   dmabuf=WORD              yes, or no: reg_dmabuf_mr is refused with 95
+ *   channel_fd=N             the descriptor that channels show, in the place of their own
  *   port=N                   begins the port, or goes back to it; every device has port 1, and another begins as a copy
  *                            of the first. The keys below belong to the port that was begun last.
  *   state=WORD [after N]     nop, down, init, armed, active, defer; down until the port was queried N times

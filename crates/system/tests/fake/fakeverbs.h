@@ -69,7 +69,8 @@ struct device {
 	__be64 guid;
 	struct ibv_device_attr attr;
 	int max_inline, granted_wr;
-	bool dmabuf;
+	bool dmabuf, shows_fd;
+	int shown_fd;
 	uint64_t boundary;
 	int busy[KINDS];
 	struct port ports[PORTS];
@@ -136,7 +137,7 @@ extern struct context *contexts;
 /* A channel is a pipe through which the addresses of queues go. */
 struct channel {
 	struct ibv_comp_channel base;
-	int writer;
+	int reader, writer;
 };
 
 struct mr {

@@ -169,14 +169,16 @@ EXPORT(IBV_DEREG_MR) int ibv_dereg_mr(struct ibv_mr *base)
 
 EXPORT(IBV_CREATE_COMP_CHANNEL) struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *context)
 {
+	struct device *device = device_of(context);
 	int ends[2];
-	if (null_fault(device_of(context), CALL_CREATE_COMP_CHANNEL, plain(KIND_CHANNEL)) || pipe2(ends, O_CLOEXEC))
+	if (null_fault(device, CALL_CREATE_COMP_CHANNEL, plain(KIND_CHANNEL)) || pipe2(ends, O_CLOEXEC))
 		return NULL;
 	struct channel *channel = calloc(1, sizeof(*channel));
 	channel->base.context = context;
-	channel->base.fd = ends[0];
+	channel->reader = ends[0];
+	channel->base.fd = device->shows_fd ? device->shown_fd : ends[0];
 	channel->writer = ends[1];
-	note(device_of(context), "create_comp_channel");
+	note(device, "create_comp_channel");
 	return &channel->base;
 }
 
@@ -189,7 +191,7 @@ EXPORT(IBV_DESTROY_COMP_CHANNEL) int ibv_destroy_comp_channel(struct ibv_comp_ch
 	note(device_of(base->context), "destroy_comp_channel%s", base->refcnt ? " while in use" : "");
 	if (base->refcnt)
 		return EBUSY;
-	close(base->fd);
+	close(channel->reader);
 	close(channel->writer);
 	free(channel);
 	return 0;
@@ -433,6 +435,8 @@ EXPORT(IBV_MODIFY_QP) int ibv_modify_qp(struct ibv_qp *base, struct ibv_qp_attr 
 	if (attr->qp_state == IBV_QPS_RTR)
 		note(device, "modify_qp qp=%u state=rtr dest=%u sgid_index=%u mtu=%d dlid=%u result=%d", base->qp_num,
 		     attr->dest_qp_num, attr->ah_attr.grh.sgid_index, 128 << attr->path_mtu, attr->ah_attr.dlid, result);
+	else if (attr->qp_state == IBV_QPS_INIT)
+		note(device, "modify_qp qp=%u state=init access=%u result=%d", base->qp_num, attr->qp_access_flags, result);
 	else
 		note(device, "modify_qp qp=%u state=%d result=%d", base->qp_num, (int)attr->qp_state, result);
 	if (result)
