@@ -70,11 +70,13 @@ fn list() -> Result<Vec<ListedFacts>, OpenError> {
 fn device(name: &str, peers: u32) -> Result<DeviceFacts, OpenError> {
     let device = Library::open()?.open_device(name)?;
     let info = device.info();
+    // What the environment says wrongly is told by a check of its own; the needs are those of the defaults then.
+    let options = FabricOptions::from_env().unwrap_or_default();
     Ok(DeviceFacts {
         firmware: device.attributes().firmware.clone(),
         ports: info.ports,
         capabilities: capabilities(info),
-        needs: NeedsFacts::new(peers, &FabricOptions::from_env().unwrap_or_default(), info),
+        needs: NeedsFacts::new(peers, &options, info),
     })
 }
 

@@ -25,14 +25,32 @@ pub struct Survey<'a> {
     pub peers: u32,
 }
 
-/// An opened device's checks, and whether links can run over it.
+/// A device's checks, and what of it links can use.
 struct Looked {
+    name: String,
     checks: Vec<Check>,
-    usable: bool,
+    /// It has a port that can be used.
+    port: bool,
+    /// It has room for the links.
+    room: bool,
+}
+
+impl Looked {
+    /// A device that does not open.
+    fn closed(name: &str, check: Check) -> Looked {
+        Looked { name: name.to_owned(), checks: vec![check], port: false, room: false }
+    }
+
+    /// Whether links can run over it.
+    fn usable(&self) -> bool {
+        self.port && self.room && !self.checks.iter().any(|check| check.deadly)
+    }
 }
 
 impl Survey<'_> {
-    /// Looks at all devices. What is wrong with one is no failure where another can be used.
+    /// Looks at all devices. What is wrong with one is no failure where another can be used, with two exceptions: ranks open
+    /// every device in their own process, so that one which crashes or hangs there ends them all; and they take the first
+    /// device that has a usable port, whatever room it has.
     pub fn checks(&self, devices: &[ListedFacts], chosen: Option<&str>, checks: &mut Vec<Check>) {
         if devices.is_empty() {
             for name in [DEVICE, PORT, LINK, GID, BRIDGE, LIMITS] {
@@ -55,12 +73,21 @@ impl Survey<'_> {
         let asked_for = devices.iter().filter(|device| chosen.is_none_or(|chosen| device.name == chosen));
         let mut locked = None;
         let looked: Vec<Looked> = asked_for.map(|device| self.device(device, &mut locked)).collect();
-        let usable = looked.iter().any(|looked| looked.usable);
-        for mut check in looked.into_iter().flat_map(|looked| looked.checks) {
-            if usable && check.outcome == Outcome::Failure {
-                check.outcome = Outcome::Warning;
+        let taken = looked.iter().position(|device| device.port);
+        let usable: Vec<String> =
+            looked.iter().filter(|device| device.usable()).map(|device| device.name.clone()).collect();
+        for (at, device) in looked.into_iter().enumerate() {
+            let other = usable.iter().find(|name| **name != device.name);
+            for mut check in device.checks {
+                let stays = check.deadly || check.name == LIMITS && taken == Some(at);
+                if check.outcome == Outcome::Failure && stays {
+                    let otherwise = other.map(|other| format!("; or set FULMEN_DEVICE={other}"));
+                    check.fix = check.fix.map(|fix| fix + otherwise.as_deref().unwrap_or_default());
+                } else if check.outcome == Outcome::Failure && !usable.is_empty() {
+                    check.outcome = Outcome::Warning;
+                }
+                checks.push(check);
             }
-            checks.push(check);
         }
         checks.push(self.locked(locked));
     }
@@ -71,31 +98,27 @@ impl Survey<'_> {
         let facts = match self.asker.device(name, self.peers) {
             Ok(Ok(facts)) => facts,
             Ok(Err(refusal)) => {
-                let check = Check::failure(DEVICE, refusal.sentence, refusal.fix);
-                return Looked { checks: vec![check], usable: false };
+                return Looked::closed(name, Check::failure(DEVICE, refusal.sentence, refusal.fix));
             }
             Err(trouble) => {
-                return Looked {
-                    checks: vec![troubled(DEVICE, &format!("{name} does not open"), &trouble)],
-                    usable: false,
-                };
+                return Looked::closed(name, troubled(DEVICE, &format!("{name} does not open"), &trouble));
             }
         };
         let firmware = if facts.firmware.is_empty() { "no firmware" } else { &facts.firmware };
         let sentence = format!("{name} opens: firmware {firmware}, with {}", facts.capabilities.join(", "));
         checks.push(Check::ok(DEVICE, sentence));
-        let mut usable = false;
+        let mut port = false;
         for number in 1..=facts.ports {
-            usable |= self.port(name, number, &mut checks);
+            port |= self.port(name, number, &mut checks);
         }
         if facts.ports == 0 {
             checks.push(Check::failure(PORT, format!("{name} has no port"), "use another device"));
         }
-        usable &= self.limits(name, &facts, &mut checks);
+        let room = self.limits(name, &facts, &mut checks);
         if let Ok(needs) = &facts.needs {
             *locked = Some(locked.unwrap_or(0).max(needs.locked));
         }
-        Looked { checks, usable }
+        Looked { name: name.clone(), checks, port, room }
     }
 
     /// Whether the port can be used.

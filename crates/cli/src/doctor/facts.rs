@@ -217,7 +217,9 @@ pub enum AddressFacts {
     Silent(SocketAddr),
     /// There is no way there.
     Unreachable(SocketAddr, String),
-    /// It is no address, or its name is not known.
+    /// It is this machine's and free, but this user may not listen there.
+    NotAllowed(SocketAddr),
+    /// It is no address, its name is not known, or it is none where ranks can meet.
     Unknown(String),
 }
 

@@ -15,7 +15,7 @@ pub const MEND: &str = "reinstall the library and its drivers (rdma-core) in one
 
 /// A child that gave no answer.
 pub fn troubled(name: &'static str, what: &str, trouble: &Trouble) -> Check {
-    Check::failure(name, format!("{what}: {trouble}"), MEND)
+    Check { deadly: true, ..Check::failure(name, format!("{what}: {trouble}"), MEND) }
 }
 
 /// How much the absence of devices matters.

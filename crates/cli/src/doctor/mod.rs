@@ -17,6 +17,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use fulmen::Options;
+
 use crate::output::{NOBODY_LISTENS, show};
 use crate::run::positive_seconds;
 use ask::Asker;
@@ -67,7 +69,7 @@ pub fn doctor(args: Args) -> anyhow::Result<ExitCode> {
         (false, _) => Wanted::Hoped,
     };
     let device = device.filter(|name| name != "any");
-    let mut checks = vec![system::version(&root), shared_memory(&asker), rdma];
+    let mut checks = vec![system::version(&root), options(), shared_memory(&asker), rdma];
     let listed = library::checks(&asker, wanted, &mut checks);
     Survey { asker: &asker, root: &root, peers: args.peers }.checks(&listed, device.as_deref(), &mut checks);
     checks.extend(gpu::checks(&asker, &root, &listed));
@@ -82,6 +84,28 @@ pub fn doctor(args: Args) -> anyhow::Result<ExitCode> {
 /// What a variable of the environment says.
 fn chosen(variable: &str) -> Option<String> {
     std::env::var_os(variable).map(|value| value.to_string_lossy().into_owned()).filter(|value| !value.is_empty())
+}
+
+/// Whether the environment's options mean something.
+fn options() -> Check {
+    const NAME: &str = "options";
+    match Options::from_env() {
+        Ok(Options { fabric, .. }) => Check::ok(
+            NAME,
+            format!(
+                "a pool of {} KiB, {} s for an operation, {} s of silence until a rank is lost",
+                fabric.pool >> 10,
+                fabric.timeout.as_secs_f64(),
+                fabric.silence.as_secs_f64()
+            ),
+        ),
+        Err(error) => {
+            // The message ends with the way out.
+            let whole = error.to_string();
+            let (sentence, fix) = whole.rsplit_once(": ").unwrap_or((&whole, "unset it"));
+            Check::failure(NAME, sentence, fix)
+        }
+    }
 }
 
 /// Whether ranks of this host can map one another's memory.

@@ -65,6 +65,11 @@ fn reached(facts: AddressFacts) -> Check {
             format!("{at} is this machine's, but its own listener there was not reached: {cause}"),
             format!("let the firewall pass TCP port {} (`nft list ruleset`, `iptables -L` show its rules)", at.port()),
         ),
+        AddressFacts::NotAllowed(at) => Check::failure(
+            ADDRESS,
+            format!("{at} is this machine's and free, but this user may not listen on port {}", at.port()),
+            "choose a port above 1023; where this is one, a sandbox or a security policy forbids it",
+        ),
         AddressFacts::Foreign(at, cause) => Check::failure(
             ADDRESS,
             format!("something else than a coordinator has {at}: {cause}"),
@@ -91,7 +96,8 @@ fn reached(facts: AddressFacts) -> Check {
         AddressFacts::Unknown(cause) => Check::failure(
             ADDRESS,
             cause,
-            "give a name or an IP address and a port, such as 10.0.0.1:29500; IPv6 addresses stand in brackets",
+            "give the name or an IP address of rank 0's machine and a port from 1 to 65535, such as 10.0.0.1:29500; IPv6 \
+             addresses stand in brackets",
         ),
     }
 }
@@ -99,20 +105,41 @@ fn reached(facts: AddressFacts) -> Check {
 /// Looks, in the child.
 pub fn look(address: &str) -> AddressFacts {
     let found = match address.to_socket_addrs() {
-        Ok(mut addresses) => addresses.next(),
+        Ok(addresses) => first(addresses),
         Err(error) => return AddressFacts::Unknown(format!("{address:?} is no address: {error}")),
     };
     let Some(at) = found else { return AddressFacts::Unknown(format!("{address:?} has no address")) };
+    if let Some(why) = unfit(at) {
+        return AddressFacts::Unknown(format!("nobody can meet at {at}: {why}"));
+    }
     match TcpListener::bind(at) {
-        Ok(listener) => own(at, &listener),
+        Ok(_listener) => own(at),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => match others(at) {
+            AddressFacts::Refused(at) => AddressFacts::NotAllowed(at),
+            facts => facts,
+        },
         // Another machine's, or one that somebody serves already.
         Err(_) => others(at),
     }
 }
 
-fn own(at: SocketAddr, listener: &TcpListener) -> AddressFacts {
-    // A port 0 has become another one.
-    let at = listener.local_addr().unwrap_or(at);
+/// Of several addresses that of IPv4, which is the one that ranks take.
+fn first(addresses: impl Iterator<Item = SocketAddr>) -> Option<SocketAddr> {
+    addresses.min_by_key(|address| !address.is_ipv4())
+}
+
+/// Why ranks refuse an address.
+fn unfit(at: SocketAddr) -> Option<&'static str> {
+    match at.ip() {
+        ip if ip.is_unspecified() => Some("it stands for all addresses of a machine, and names none"),
+        ip if ip.is_multicast() => Some("it is the address of a group (multicast), and names no machine"),
+        _ if at.port() == 0 => Some("port 0 stands for any free port, and names none"),
+        _ => None,
+    }
+}
+
+/// Connects to an address where this process listens.
+fn own(at: SocketAddr) -> AddressFacts {
     match TcpStream::connect_timeout(&at, PATIENCE) {
         Ok(_) => AddressFacts::Free(at),
         Err(error) => AddressFacts::Closed(at, error.to_string()),
@@ -133,5 +160,19 @@ fn others(at: SocketAddr) -> AddressFacts {
     match version_of(&mut stream, PATIENCE) {
         Ok(version) => AddressFacts::Served(at, version),
         Err(error) => AddressFacts::Foreign(at, error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_several_addresses_that_of_ipv4_is_taken() {
+        let read = |text: &str| text.parse::<SocketAddr>().expect("an address");
+        let several = ["[::1]:7117", "127.0.0.1:7117", "192.0.2.1:7117"].map(read);
+        assert_eq!(first(several.into_iter()), Some(several[1]));
+        assert_eq!(first(several.into_iter().take(1)), Some(several[0]));
+        assert_eq!(first(std::iter::empty()), None);
     }
 }

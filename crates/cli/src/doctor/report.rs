@@ -41,27 +41,30 @@ pub struct Check {
     pub sentence: String,
     /// The way out, if one is needed.
     pub fix: Option<String>,
+    /// What was looked at crashed or hung, as it does in every process that does the same.
+    #[serde(skip)]
+    pub deadly: bool,
 }
 
 impl Check {
     /// All is well.
     pub fn ok(name: &'static str, sentence: impl Into<String>) -> Check {
-        Check { name, outcome: Outcome::Ok, sentence: sentence.into(), fix: None }
+        Check { name, outcome: Outcome::Ok, sentence: sentence.into(), fix: None, deadly: false }
     }
 
     /// There is nothing to check.
     pub fn not_applicable(name: &'static str, sentence: impl Into<String>) -> Check {
-        Check { name, outcome: Outcome::NotApplicable, sentence: sentence.into(), fix: None }
+        Check { name, outcome: Outcome::NotApplicable, sentence: sentence.into(), fix: None, deadly: false }
     }
 
     /// It works, but could work better.
     pub fn warning(name: &'static str, sentence: impl Into<String>, fix: impl Into<String>) -> Check {
-        Check { name, outcome: Outcome::Warning, sentence: sentence.into(), fix: Some(fix.into()) }
+        Check { name, outcome: Outcome::Warning, sentence: sentence.into(), fix: Some(fix.into()), deadly: false }
     }
 
     /// It does not work.
     pub fn failure(name: &'static str, sentence: impl Into<String>, fix: impl Into<String>) -> Check {
-        Check { name, outcome: Outcome::Failure, sentence: sentence.into(), fix: Some(fix.into()) }
+        Check { name, outcome: Outcome::Failure, sentence: sentence.into(), fix: Some(fix.into()), deadly: false }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -33,6 +33,7 @@ struct Worker {
     input: Option<ChildStdin>,
     /// What it is doing.
     at: String,
+    /// It has been waited for.
     ended: bool,
     found: bool,
 }
@@ -85,7 +86,7 @@ fn follow(workers: &mut [Worker], receiver: &Receiver<(usize, Event)>, patience:
         let wait = until.map_or(patience, |until| until.saturating_duration_since(Instant::now()));
         let (index, event) = match receiver.recv_timeout(wait) {
             Ok(event) => event,
-            Err(RecvTimeoutError::Timeout) if until.is_some() => return,
+            Err(_) if until.is_some() => return,
             Err(_) => {
                 let hung = workers.iter().find(|worker| !worker.ended);
                 let at = hung.map(|worker| worker.at.clone()).unwrap_or_default();
@@ -135,12 +136,13 @@ fn hear(workers: &mut [Worker], index: usize, said: Said, outcome: &mut Outcome)
 
 /// Looks at a worker that says nothing more.
 fn look(worker: &mut Worker, outcome: &mut Outcome) {
-    worker.ended = true;
     let Some(status) = wait(&mut worker.child, VANISH) else {
         outcome.last = Some(worker.at.clone());
         outcome.problem = Some(format!("the process that probes does not end after {}: the driver hangs", worker.at));
         return;
     };
+    // Only now: whoever hangs on its way out is still to be killed.
+    worker.ended = true;
     let how = match (status.signal(), status.code()) {
         (Some(signal), _) => format!("the process that probes was ended by {}", signals::name(signal)),
         (None, code) if !worker.found => format!("the process that probes ended with code {}", code.unwrap_or(-1)),
@@ -177,5 +179,31 @@ fn end(workers: &mut [Worker], outcome: &mut Outcome) {
             let stuck = "; its process cannot even be killed: it hangs inside the system";
             outcome.problem.get_or_insert_default().push_str(stuck);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_hangs_on_its_way_out_is_killed_and_reaped() {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", "exec >&-; exec sleep 1000"]).stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        std::io::copy(&mut child.stdout.take().unwrap(), &mut std::io::sink()).unwrap();
+        let at = "closing the device".to_owned();
+        let mut workers = [Worker { child, input: None, at: at.clone(), ended: false, found: true }];
+        let mut outcome = Outcome::default();
+        let (sender, receiver) = channel();
+        sender.send((0, Event::Silent)).unwrap();
+        drop(sender);
+        follow(&mut workers, &receiver, Duration::from_secs(60), &mut outcome);
+        end(&mut workers, &mut outcome);
+        let status = workers[0].child.try_wait().unwrap().expect("it is reaped");
+        assert_eq!(signals::name(status.signal().expect("a signal")), "SIGKILL");
+        let problem = outcome.problem.unwrap();
+        assert!(problem.contains("does not end after closing the device"), "{problem}");
+        assert_eq!(outcome.last, Some(at));
     }
 }

@@ -6,8 +6,9 @@ use serde_json::Value;
 
 use crate::setup::{ROCE, Setup};
 
-const NAMES: [&str; 20] = [
+const NAMES: [&str; 21] = [
     "system",
+    "options",
     "shared memory",
     "rdma",
     "library",
@@ -36,6 +37,7 @@ fn a_machine_that_is_well_has_nothing_to_mend() {
     report
         .ends("ok", 0)
         .says("system", "ok", &["Linux 6.12.0-test"], &[])
+        .says("options", "ok", &["pool of", "s for an operation"], &[])
         .says("rdma", "ok", &["ib_uverbs", "mlx5_0", "uverbs0"], &[])
         .says("library", "ok", &["libfakeverbs.so"], &[])
         .says("symbols", "ok", &["all that are needed"], &[])

@@ -31,13 +31,23 @@ fn the_library_crashes_when_devices_are_listed() {
 }
 
 #[test]
-fn one_device_that_crashes_spoils_no_other() {
+fn one_device_that_crashes_spoils_the_others_until_one_is_named() {
     let Some(setup) = roce("device=mlx5_1\nlike=roce\nstate=active\non.open_device=abort\n") else { return };
     let report = setup.report();
     report
         .says("device", "ok", &["mlx5_0"], &[])
-        .says("device", "warning", &["mlx5_1", "SIGABRT"], &[])
-        .ends("warning", 1);
+        .says("device", "failure", &["mlx5_1", "SIGABRT"], &["reinstall", "or set FULMEN_DEVICE=mlx5_0"])
+        .ends("failure", 2);
+    let setup = setup.variable("FULMEN_DEVICE", "any");
+    setup.report().ends("failure", 2).says("device", "failure", &["mlx5_1"], &["FULMEN_DEVICE=mlx5_0"]);
+    setup.variable("FULMEN_DEVICE", "mlx5_0").report().ends("ok", 0);
+}
+
+#[test]
+fn a_port_that_crashes_spoils_the_other_devices() {
+    let Some(setup) = roce("on.query_gid_table=abort\ndevice=mlx5_1\nlike=roce\nstate=active\n") else { return };
+    let report = setup.report();
+    report.says("port", "failure", &["mlx5_0", "SIGABRT"], &["or set FULMEN_DEVICE=mlx5_1"]).ends("failure", 2);
 }
 
 #[test]

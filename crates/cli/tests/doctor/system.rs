@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::setup::{Report, Setup};
+use crate::setup::{ROCE, Report, Setup};
 
 /// Without a library, whose absence is a failure of its own.
 fn report(setup: Setup) -> Report {
@@ -13,6 +13,22 @@ fn report(setup: Setup) -> Report {
 fn the_kernel_is_too_old() {
     let report = report(Setup::without_library().file("proc/sys/kernel/osrelease", "4.19.0"));
     report.says("system", "failure", &["4.19.0", "older"], &["5.3"]).ends("failure", 2);
+}
+
+#[test]
+fn options_that_mean_nothing_are_told() {
+    for (variable, value, fix) in [
+        ("FULMEN_POOL", "many", "64K"),
+        ("FULMEN_TIMEOUT", "-1", "a number of seconds"),
+        ("FULMEN_SILENCE", "for ever: 0", "a number of seconds"),
+    ] {
+        let Some(setup) = Setup::new(ROCE) else { return };
+        let report = setup.variable(variable, value).report();
+        report.says("options", "failure", &[variable, value], &[fix]).ends("failure", 2).alone("options");
+    }
+    let Some(setup) = Setup::new(ROCE) else { return };
+    let setup = setup.variable("FULMEN_DEVICE", "mlx5_0").variable("FULMEN_PROFILE", "thunderbolt");
+    setup.report().says("options", "failure", &["FULMEN_DEVICE", "FULMEN_PROFILE"], &["unset"]).ends("failure", 2);
 }
 
 #[test]

@@ -35,10 +35,16 @@ pub fn bridge_of(root: &Root, _asker: &Asker, interface: &str) -> Option<String>
 pub fn lock_limit(root: &Root) -> Lock {
     let capabilities = root.field("/proc/self/status", "CapEff");
     let capabilities = capabilities.and_then(|mask| u64::from_str_radix(&mask, 16).ok()).unwrap_or(0);
-    if capabilities & (1 << MAY_LOCK) != 0 {
+    if capabilities & (1 << MAY_LOCK) != 0 && in_first_namespace(root) {
         return Lock::Privileged;
     }
     getrlimit(Resource::Memlock).current.map_or(Lock::None, Lock::Limited)
+}
+
+/// Whether this process's capabilities are the machine's, and not only those of a user namespace (a rootless container): the
+/// kernel asks for the former when memory is locked. A kernel without user namespaces has no such file.
+fn in_first_namespace(root: &Root) -> bool {
+    root.read("/proc/self/uid_map").is_none_or(|map| map.split_whitespace().eq(["0", "0", "4294967295"]))
 }
 
 /// Whether the kernel lets programs use RDMA devices.
