@@ -105,13 +105,16 @@ fn start_with(role: &str, home: &Path, variables: &[(&str, String)], stdin: Stdi
 fn a_rank() {
     let Ok(role) = env::var(ROLE) else { return };
     match role.as_str() {
-        "reduce" => {
+        "reduce" | "reduce and wait" => {
             let group = fulmen::init().unwrap();
             let mut data = group.alloc::<u32>(10_000).unwrap();
             data.fill(group.rank() + 1);
             group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
             assert!(data.iter().all(|sum| *sum == 6));
             println!("\ndone: {} of {}, {}", group.rank(), group.size(), group.fabric().link_kind());
+            if role == "reduce and wait" {
+                std::thread::sleep(Duration::from_millis(500));
+            }
         }
         "told" => println!("\ntold: {}", fulmen::init().unwrap_err()),
         "until killed" => {
@@ -248,6 +251,27 @@ fn ranks_of_every_launcher_work_together() {
         let left: Vec<_> =
             home.path().join("fulmen").read_dir().unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(left, ["secret"], "{name}");
+    }
+}
+
+#[test]
+fn programs_run_one_after_the_other_under_the_same_variables() {
+    // On this host, and by an address.
+    for at in [4, 3] {
+        let home = tempfile::tempdir().unwrap();
+        let (name, variables) = dialects(home.path()).swap_remove(at);
+        let start = |role: &str, rank: u32| (rank, start(role, home.path(), &variables(rank)));
+        let done = |(rank, process): (u32, Rank)| {
+            let said = process.rest();
+            assert!(said.contains(&format!("done: {rank} of 3")), "{name}: {said}");
+        };
+        let slow = start("reduce and wait", 0);
+        [1, 2].map(|rank| start("reduce", rank)).into_iter().for_each(done);
+        // As long as rank 0 of the first program runs, the others of the second one find its coordinator.
+        let next = [1, 2].map(|rank| start("reduce", rank));
+        done(slow);
+        done(start("reduce", 0));
+        next.into_iter().for_each(done);
     }
 }
 

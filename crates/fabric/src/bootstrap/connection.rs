@@ -26,7 +26,7 @@ const LINGER: Duration = Duration::from_secs(10);
 /// The shortest time that the system lets a write take.
 const AT_ONCE: Duration = Duration::from_millis(1);
 
-/// What is dropped with the coordinator.
+/// What leads ranks to the coordinator: dropped before it.
 pub(super) type Beside = Box<dyn Send>;
 
 /// The connection of one process. All its sessions share it; the last one ends it.
@@ -170,12 +170,10 @@ impl Connection {
         if !on_reader {
             let _ = reader.join();
         }
-        // Whatever goes with it is dropped after it.
-        let (serving, _beside) = lock(&self.serving).take().unzip();
-        if let Some(serving) = &serving
-            && !thread::panicking()
-            && !serving.wait_until_empty(LINGER)
-        {
+        let Some((serving, beside)) = lock(&self.serving).take() else { return };
+        // Whoever comes from now on looks for the next world.
+        drop(beside);
+        if !thread::panicking() && !serving.wait_until_empty(LINGER) {
             tracing::warn!("rank {} ends, and the coordinator with it, while other ranks go on", self.launched);
         }
     }
@@ -193,8 +191,9 @@ pub(super) struct Admitted {
     pub answer: ToRank,
 }
 
-/// Reaches the coordinator and asks for a seat, again and again until `end` while nobody answers.
-pub(super) fn connect(config: &JoinConfig, end: Instant) -> Result<Admitted, JoinError> {
+/// Reaches the coordinator and asks for a seat, again and again until `end` while nobody answers and `is_meant` says that it is
+/// still the one to reach.
+pub(super) fn connect(config: &JoinConfig, end: Instant, is_meant: &dyn Fn() -> bool) -> Result<Admitted, JoinError> {
     let JoinConfig { coordinator, deadline: waited, .. } = *config;
     let mut pause = FIRST_PAUSE;
     let mut cause = String::from("there was no time to try");
@@ -209,6 +208,9 @@ pub(super) fn connect(config: &JoinConfig, end: Instant) -> Result<Admitted, Joi
             }
             Err(GreetError::WrongSecret) => return Err(JoinError::WrongSecret(coordinator)),
             Err(GreetError::NoRandomness(error)) => return Err(JoinError::System(error.to_string())),
+        }
+        if !is_meant() {
+            return Err(JoinError::Unreachable { coordinator, waited, cause });
         }
         thread::sleep(pause.min(end.saturating_duration_since(Instant::now())));
         pause = (pause * 2).min(LONGEST_PAUSE);

@@ -38,7 +38,8 @@ pub struct Options {
     /// Called on the coordinator's thread: it serves nobody until the call returns.
     pub on_event: Option<OnEvent>,
     /// The rank in whose process the coordinator serves, if it does: it ends with that process, so ranks that lose the
-    /// coordinator count that rank as lost.
+    /// coordinator count that rank as lost. Then no process takes the place of a rank that has left, nor any place once this
+    /// rank has left: it belongs to the next world at this address.
     pub ends_with: Option<u32>,
 }
 
@@ -137,7 +138,7 @@ impl Coordinator {
         if every < Duration::from_millis(1) || silence <= every {
             return Err(BindError::Heartbeat { every, silence });
         }
-        let world = World::new(size, random()?);
+        let world = World::new(size, random()?).ending_with(options.ends_with);
         let nonces = Nonces::new()?;
         let system = |error: io::Error| match error.kind() {
             io::ErrorKind::AddrInUse => BindError::PortInUse(address),

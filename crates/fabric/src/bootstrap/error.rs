@@ -116,14 +116,16 @@ pub enum JoinError {
         /// This process.
         pid: u32,
     },
-    /// This rank was in the world and left.
-    #[error("rank {rank} was in this world and left: start a new world to begin again")]
+    /// This rank was in the world and left; or another one did with whose process the world ends.
+    #[error("rank {rank} was in this world and left: wait longer for the end of this world, or start a new one")]
     RankLeft {
-        /// The rank.
+        /// The rank that left.
         rank: u32,
     },
     /// Ranks did not come until the deadline of a rank that waited. Every rank that had joined gets the same list.
-    #[error("ranks did not join in time; missing: {}: see what became of their processes, or wait longer", Ranks(.missing))]
+    #[error(
+        "ranks did not join in time; missing: {}: see what became of their processes, wait longer, or set FULMEN_LAUNCHER=none to run it alone", Ranks(.missing)
+    )]
     Missing {
         /// The rank whose deadline passed first.
         by: u32,

@@ -391,6 +391,10 @@ impl Server {
 
     fn tell(&self, event: Event) {
         match &event {
+            // The next program's rank asks again and again until this world has ended.
+            Event::Refused { from, refusal: refusal @ Refusal::RankLeft { .. } } => {
+                tracing::debug!(%from, %refusal, "the coordinator refused a connection");
+            }
             Event::Refused { from, refusal } => tracing::warn!(%from, %refusal, "the coordinator refused a connection"),
             Event::Lost(lost) => tracing::warn!(%lost, "a rank was lost"),
             Event::Failed(failure) => tracing::warn!(%failure, "the generation failed"),

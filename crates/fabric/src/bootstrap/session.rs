@@ -61,16 +61,22 @@ impl Session {
     /// Joins the world and returns once all ranks have. Tries again, with growing pauses, while no coordinator answers.
     ///
     /// In a world that runs already, a process takes the place of one that was lost or left: it waits until the others call
-    /// [`Session::regroup`] for [`Regroup::Everybody`], and is then a rank of the new generation.
+    /// [`Session::regroup`] for [`Regroup::Everybody`], and is then a rank of the new generation. Where a rank serves the
+    /// coordinator, only the place of one that was lost is to be had.
     ///
     /// Returns within the deadline, plus up to 10 s in which the coordinator may say which ranks are missing.
     pub fn join(config: &JoinConfig) -> Result<Session, JoinError> {
+        Session::join_while(config, &|| true)
+    }
+
+    /// As [`Session::join`], but tries no longer to reach the coordinator when `is_meant` says that it is not the one to reach.
+    pub(crate) fn join_while(config: &JoinConfig, is_meant: &dyn Fn() -> bool) -> Result<Session, JoinError> {
         let JoinConfig { coordinator, rank, size, deadline, .. } = *config;
         if rank >= size || size > MAX_RANKS {
             return Err(JoinError::Impossible { rank, size });
         }
         let end = after(deadline);
-        let Admitted { stream, decoder, answer } = connect(config, end)?;
+        let Admitted { stream, decoder, answer } = connect(config, end, is_meant)?;
         let (first, silence_ms) = match answer {
             ToRank::Welcome { generation, silence_ms } => (Some(generation), silence_ms),
             ToRank::Waits { silence_ms } => (None, silence_ms),
@@ -260,8 +266,8 @@ impl Session {
         }
     }
 
-    /// Keeps the coordinator, which this process serves, and what goes with it as long as the connection: at its end, other
-    /// ranks get some time to leave, too.
+    /// Keeps the coordinator, which this process serves, and what leads ranks to it as long as the connection: at its end, other
+    /// ranks get some time to leave, too, and nobody is led there any more.
     pub(crate) fn keep(&self, serving: Serving, beside: impl Send + 'static) {
         if let Some(connection) = &self.connection {
             connection.keep(serving, Box::new(beside));

@@ -152,7 +152,7 @@ pub enum LaunchError {
     )]
     NoKeyFile,
     /// There is no place where ranks of one host can meet.
-    #[error("the ranks of this host cannot meet in {}: {cause}; set FULMEN_COORDINATOR for all of them, or XDG_RUNTIME_DIR", .path.display())]
+    #[error("the ranks of this host cannot meet in {}: {cause}; FULMEN_COORDINATOR or XDG_RUNTIME_DIR, set for all of them, names another place", .path.display())]
     NoMeetingPlace {
         /// The folder.
         path: PathBuf,

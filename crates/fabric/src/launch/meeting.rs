@@ -14,7 +14,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use super::LaunchError;
 use super::environment::Environment;
 use crate::bootstrap::{BindError, Coordinator, Heartbeat, JoinConfig, JoinError, Options, Secret, Serving, Session};
-use crate::clock::after;
+use crate::clock::{after, until};
 
 /// The pause between two looks for what is not there yet; it doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
@@ -103,16 +103,14 @@ pub(super) struct Joining<'a> {
 impl Joining<'_> {
     pub fn at(&self, meeting: &Meeting) -> Result<Session, JoinError> {
         match meeting {
-            Meeting::Launcher(address) => self.join(*address, self.deadline),
+            Meeting::Launcher(address) => self.join(*address, self.deadline, &|| true),
             Meeting::RankZero(address) if self.rank == 0 => {
                 let serving = self.serve_at(address)?;
                 self.join_own(serving, None)
             }
             Meeting::RankZero(address) => {
-                let end = after(self.deadline);
-                let found = wait_until(end, || address.resolve());
-                let found = found.map_err(|cause| JoinError::Unresolved { host: address.host.clone(), cause })?;
-                self.join(found, end.saturating_duration_since(Instant::now()))
+                let unresolved = |cause| JoinError::Unresolved { host: address.host.clone(), cause };
+                self.join_next(|end| wait_until(end, || address.resolve()).map_err(unresolved), |_| true)
             }
             Meeting::ThisHost(path) if self.rank == 0 => {
                 let serving = self.serve(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
@@ -122,25 +120,53 @@ impl Joining<'_> {
                 self.join_own(serving, Some(notice))
             }
             Meeting::ThisHost(path) => {
-                let end = after(self.deadline);
-                let found = wait_until(end, || read_notice(path)).map_err(|state| JoinError::NoMeeting {
-                    waited: self.deadline,
-                    path: path.clone(),
-                    state,
-                })?;
-                self.join(found, end.saturating_duration_since(Instant::now()))
+                let nowhere = |state| JoinError::NoMeeting { waited: self.deadline, path: path.clone(), state };
+                self.join_next(
+                    |end| wait_until(end, || read_notice(path)).map_err(nowhere),
+                    |coordinator| read_notice(path) == Ok(coordinator),
+                )
             }
         }
     }
 
-    fn join(&self, coordinator: SocketAddr, deadline: Duration) -> Result<Session, JoinError> {
-        Session::join(&JoinConfig {
-            coordinator,
-            rank: self.rank,
-            size: self.size,
-            secret: self.secret.clone(),
-            deadline,
-        })
+    /// Joins what rank 0 serves. One program may follow another under the same variables (`srun sh -c './a; ./b'`), and a rank of
+    /// it come while rank 0 of the one before still serves: that world is not this rank's, and the next one is looked for.
+    fn join_next(
+        &self,
+        find: impl Fn(Instant) -> Result<SocketAddr, JoinError>,
+        is_meant: impl Fn(SocketAddr) -> bool,
+    ) -> Result<Session, JoinError> {
+        let end = after(self.deadline);
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let coordinator = find(end)?;
+            let outcome = self.join(coordinator, until(end), &|| is_meant(coordinator));
+            let error = match outcome {
+                Err(
+                    error @ (JoinError::RankLeft { .. }
+                    | JoinError::NotAwaited { .. }
+                    | JoinError::CoordinatorLost { .. }
+                    | JoinError::Unreachable { .. }),
+                ) => error,
+                outcome => return outcome,
+            };
+            if until(end) <= pause {
+                return Err(error);
+            }
+            tracing::debug!(%error, "that was no world of this rank: it looks for the next one");
+            thread::sleep(pause);
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    fn join(
+        &self,
+        coordinator: SocketAddr,
+        deadline: Duration,
+        is_meant: &dyn Fn() -> bool,
+    ) -> Result<Session, JoinError> {
+        let (rank, size, secret) = (self.rank, self.size, self.secret.clone());
+        Session::join_while(&JoinConfig { coordinator, rank, size, secret, deadline }, is_meant)
     }
 
     /// Joins what this process serves.
@@ -149,7 +175,7 @@ impl Joining<'_> {
         if address.ip().is_unspecified() {
             address.set_ip(Ipv4Addr::LOCALHOST.into());
         }
-        let session = self.join(address, self.deadline)?;
+        let session = self.join(address, self.deadline, &|| true)?;
         session.keep(serving, notice);
         Ok(session)
     }
@@ -244,7 +270,9 @@ fn read_notice(path: &Path) -> Result<SocketAddr, &'static str> {
 pub(super) fn on_this_host(environment: &Environment<'_>, job: &str) -> Result<Meeting, LaunchError> {
     let user = rustix::process::geteuid().as_raw();
     let folder = |name: &str| environment.raw(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let path = match folder("XDG_RUNTIME_DIR").filter(|path| path.is_dir()) {
+    // `su` and `sudo` may hand on that of the user who called them.
+    let is_own = |path: &PathBuf| path.metadata().is_ok_and(|about| about.is_dir() && about.uid() == user);
+    let path = match folder("XDG_RUNTIME_DIR").filter(is_own) {
         Some(folder) => folder.join("fulmen"),
         None => folder("TMPDIR").unwrap_or_else(|| "/tmp".into()).join(format!("fulmen-{user}")),
     };
@@ -256,7 +284,7 @@ pub(super) fn on_this_host(environment: &Environment<'_>, job: &str) -> Result<M
     // Not through a link: in a folder that belongs to all, it may be another user's.
     let about = std::fs::symlink_metadata(&path).map_err(|error| refused(error.to_string()))?;
     if !about.is_dir() || about.uid() != user || about.mode() & 0o077 != 0 {
-        return Err(refused("it is no folder that only this user may use".into()));
+        return Err(refused("remove it, since it is no folder that only this user may use".into()));
     }
     let name = blake3::hash(job.as_bytes()).to_hex();
     Ok(Meeting::ThisHost(path.join(format!("meeting-{}", &name[..32]))))
@@ -326,6 +354,27 @@ mod tests {
     }
 
     #[test]
+    fn a_runtime_folder_of_another_user_is_left_alone() {
+        let (other, own) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let user = rustix::process::geteuid().as_raw();
+        // The superuser may give a folder away; to all others, that of the root is another user's.
+        let given = std::os::unix::fs::chown(other.path(), Some(user ^ 65_534), None).is_ok();
+        let runtime = if given { other.path() } else { Path::new("/") };
+        if runtime.metadata().unwrap().uid() == user {
+            return eprintln!(
+                "SKIPPED: a runtime folder of another user, because this user has / and may give nothing away"
+            );
+        }
+        let variable = |name: &str| match name {
+            "XDG_RUNTIME_DIR" => Some(OsString::from(runtime)),
+            "TMPDIR" => Some(OsString::from(own.path())),
+            _ => None,
+        };
+        let Meeting::ThisHost(path) = on_this_host(&Environment(&variable), "one").unwrap() else { panic!() };
+        assert_eq!(path.parent(), Some(&*own.path().join(format!("fulmen-{user}"))));
+    }
+
+    #[test]
     fn a_meeting_place_is_the_users_alone() {
         let folder = tempfile::tempdir().unwrap();
         let runtime = OsString::from(folder.path());
@@ -336,7 +385,9 @@ mod tests {
         assert_ne!(one, place("two").unwrap());
         std::fs::set_permissions(folder.path().join("fulmen"), std::fs::Permissions::from_mode(0o755)).unwrap();
         let said = place("one").unwrap_err().to_string();
-        assert!(said.contains("only this user") && said.contains("FULMEN_COORDINATOR"), "{said}");
+        for part in ["remove it", "only this user", "FULMEN_COORDINATOR"] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
         std::fs::remove_dir(folder.path().join("fulmen")).unwrap();
         std::os::unix::fs::symlink("/tmp", folder.path().join("fulmen")).unwrap();
         assert!(place("one").is_err());
@@ -350,12 +401,15 @@ mod tests {
     fn ranks_meet_in_either_order_and_rank_zero_waits_for_the_last() {
         let folder = tempfile::tempdir().unwrap();
         let secret = Secret::generate().unwrap();
-        let here = Meeting::ThisHost(folder.path().join("meeting"));
+        let path = folder.path().join("meeting");
+        let here = Meeting::ThisHost(path.clone());
         thread::scope(|scope| {
             let one = scope.spawn(|| {
                 let session = joining(1, &secret, LONG).at(&here).unwrap();
                 session.barrier(LONG).unwrap();
-                // Rank 0 has said goodbye long since, and the coordinator is still there.
+                // Rank 0 has said goodbye and leads nobody there any more, and the coordinator is still there.
+                let state = wait_until(after(LONG), || read_notice(&path).map_or_else(Ok, Err));
+                assert_eq!(state, Ok("not there"));
                 thread::sleep(Duration::from_millis(300));
                 assert_eq!(session.lost(), None);
             });
@@ -366,6 +420,65 @@ mod tests {
             one.join().unwrap();
         });
         assert_eq!(folder.path().read_dir().unwrap().count(), 0);
+    }
+
+    /// A program and then another one with the same variables, whose rank 1 is quick and whose rank 0 is slow.
+    fn one_after_the_other(meeting: &Meeting) {
+        let secret = Secret::generate().unwrap();
+        let join = |rank| joining(rank, &secret, LONG).at(meeting).unwrap();
+        let quick = || join(1).generation();
+        let slow = || {
+            let session = join(0);
+            // Rank 1 leaves and comes again.
+            thread::sleep(Duration::from_millis(300));
+            session.generation()
+        };
+        thread::scope(|scope| {
+            let quick = scope.spawn(|| [quick(), quick(), quick()]);
+            let slow = [slow(), slow(), slow()];
+            assert_eq!(quick.join().unwrap(), slow);
+            assert!(slow[0] != slow[1] && slow[1] != slow[2]);
+        });
+    }
+
+    #[test]
+    fn programs_one_after_the_other_meet_apart() {
+        let folder = tempfile::tempdir().unwrap();
+        one_after_the_other(&Meeting::ThisHost(folder.path().join("meeting")));
+        let is_free = |port: &u16| std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
+        let port = (10_000 + (std::process::id() % 9_000) as u16..20_000).find(is_free).unwrap();
+        one_after_the_other(&Meeting::RankZero(Address::new("127.0.0.1", port).unwrap()));
+    }
+
+    #[test]
+    fn a_rank_does_not_hold_on_to_a_coordinator_that_is_gone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("meeting");
+        let secret = Secret::generate().unwrap();
+        // Nobody serves at this port.
+        let _gone = Notice::post(&path, "127.0.0.1:1".parse().unwrap()).unwrap();
+        let here = Meeting::ThisHost(path);
+        thread::scope(|scope| {
+            let one = scope.spawn(|| joining(1, &secret, LONG).at(&here).unwrap().generation());
+            thread::sleep(Duration::from_millis(50));
+            let zero = joining(0, &secret, LONG).at(&here).unwrap();
+            assert_eq!(one.join().unwrap(), zero.generation());
+        });
+    }
+
+    #[test]
+    fn a_world_that_does_not_end_is_named_at_the_deadline() {
+        let folder = tempfile::tempdir().unwrap();
+        let secret = Secret::generate().unwrap();
+        let here = Meeting::ThisHost(folder.path().join("meeting"));
+        thread::scope(|scope| {
+            let one = scope.spawn(|| drop(joining(1, &secret, LONG).at(&here).unwrap()));
+            let zero = joining(0, &secret, LONG).at(&here).unwrap();
+            one.join().unwrap();
+            let error = joining(1, &secret, Duration::from_millis(500)).at(&here).unwrap_err();
+            assert!(matches!(error, JoinError::RankLeft { rank: 1 } | JoinError::Unreachable { .. }), "{error}");
+            drop(zero);
+        });
     }
 
     #[test]

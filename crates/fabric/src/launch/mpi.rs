@@ -17,16 +17,18 @@ const OPENMPI_RANK: &str = "OMPI_COMM_WORLD_RANK";
 const OPENMPI_SIZE: &str = "OMPI_COMM_WORLD_SIZE";
 const PMI_RANK: [&str; 2] = ["PMI_RANK", "PMIX_RANK"];
 const PMI_SIZE: &str = "PMI_SIZE";
+const RANK_AND_SIZE: [&str; 2] = [PMI_RANK[0], PMI_SIZE];
 
 pub(super) fn openmpi_is_spoken(environment: &Environment<'_>) -> bool {
     environment.has(OPENMPI_RANK) || environment.has(OPENMPI_SIZE)
 }
 
-/// PMIx has a variable for the rank and none for the size. Where Slurm speaks it, Slurm's own variables say more.
+/// Where Slurm speaks PMI, its own variables say more. PMIx has a variable for the rank and none for the size; those of PMI are
+/// Slurm's (`srun --mpi=pmi2`) if they say what Slurm's own say, and otherwise those of a launcher that Slurm has started.
 pub(super) fn pmi_is_spoken(environment: &Environment<'_>) -> bool {
-    environment.has(PMI_RANK[0])
-        || environment.has(PMI_SIZE)
-        || environment.has(PMI_RANK[1]) && !slurm::is_spoken(environment)
+    let pmi = environment.has(PMI_RANK[0]) || environment.has(PMI_SIZE);
+    let by_slurm = slurm::is_spoken(environment) && (!pmi || slurm::agrees(environment, RANK_AND_SIZE));
+    (pmi || environment.has(PMI_RANK[1])) && !by_slurm
 }
 
 pub(super) fn read_openmpi(environment: &Environment<'_>) -> Result<Place, LaunchError> {

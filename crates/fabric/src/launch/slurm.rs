@@ -10,7 +10,8 @@
 //!
 //! In an allocation (`salloc`, `sbatch`) there is `SLURM_NTASKS`, and in a batch script `SLURM_PROCID=0` as well, though nobody
 //! has started other tasks: a program that is started there without `srun` is alone. So only a step counts, by its own number
-//! of tasks, and neither the batch script's nor the interactive shell's, which have numbers of their own.
+//! of tasks, and neither the batch script's nor the interactive shell's, which have numbers of their own. A shell that `srun --pty`
+//! starts with more than one task is such a step, and a program in it waits for the others.
 //!
 //! Rank 0 serves the coordinator at a port that follows from the numbers of job and step, from 20000 to 29999: below those
 //! that systems give away. The node from which `srun` was started (`SLURM_LAUNCH_NODE_IPADDR`) may have no task at all.
@@ -33,6 +34,13 @@ const PORTS: std::ops::Range<u16> = 20_000..30_000;
 pub(super) fn is_spoken(environment: &Environment<'_>) -> bool {
     let step = environment.number(&STEP).ok().flatten();
     step.is_some_and(|step| step.value < SPECIAL_STEPS) && (environment.has(RANK) || environment.has(SIZE))
+}
+
+/// Whether another launcher's variables give this task its rank in the step and the step's size.
+pub(super) fn agrees(environment: &Environment<'_>, rank_and_size: [&'static str; 2]) -> bool {
+    let value = |name| environment.number(&[name]).ok().flatten().map(|set| set.value);
+    let same = |(own, other)| value(own).is_some() && value(own) == value(other);
+    [RANK, SIZE].into_iter().zip(rank_and_size).all(same)
 }
 
 pub(super) fn read(environment: &Environment<'_>) -> Result<Place, LaunchError> {

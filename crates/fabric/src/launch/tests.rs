@@ -283,6 +283,21 @@ fn a_step_of_slurm_meets_on_its_first_node() {
 }
 
 #[test]
+fn slurm_that_speaks_pmi_is_slurm() {
+    let foreign = Foreign::new();
+    let pmi2 = [&SRUN[..], &[("PMI_RANK", "3"), ("PMI_SIZE", "4"), ("PMI_FD", "9"), ("PMI_JOBID", "17.0")]].concat();
+    assert_eq!(foreign.rank(&pmi2), foreign.rank(&SRUN));
+    // MPICH's launcher starts one task on each host, which starts the ranks.
+    for other in [("PMI_RANK", "2"), ("PMI_SIZE", "8")] {
+        let hydra = with(&pmi2, &[(other.0, Some(other.1)), (COORDINATOR, Some("node-0:7117"))]);
+        assert_eq!(foreign.rank(&hydra).4, Dialect::Pmi);
+    }
+    let half = with(&pmi2, &[("PMI_SIZE", None)]);
+    foreign.refused(&half, &["PMI_RANK is set", "PMI_SIZE is not"]);
+    assert_eq!(foreign.rank(&[&half[..], &[(LAUNCHER, "slurm")]].concat()).4, Dialect::Slurm);
+}
+
+#[test]
 fn an_allocation_of_slurm_is_no_step() {
     let foreign = Foreign::new();
     // What `salloc` and `sbatch` set, and the shell of an interactive step.

@@ -31,6 +31,8 @@ pub struct World {
     members: Vec<u32>,
     /// All seats were taken once.
     complete: bool,
+    /// The rank with whose process the world ends.
+    ends_with: Option<u32>,
     /// The round that is open or comes next. Everybody's part of a round must be in before anybody hears of its end, so
     /// parts of only one round can be here.
     number: u64,
@@ -116,6 +118,7 @@ impl World {
             clients: BTreeMap::new(),
             members: (0..size).collect(),
             complete: false,
+            ends_with: None,
             number: 0,
             round: None,
             parts: vec![None; size as usize],
@@ -126,6 +129,12 @@ impl World {
         };
         world.generation = world.next_generation();
         world
+    }
+
+    /// The world ends with the process of this rank. Nobody comes back to it who has left, since whoever comes under the same
+    /// rank later is of the next program with the same launcher's variables; and nobody comes at all once that rank has left.
+    pub fn ending_with(self, rank: Option<u32>) -> World {
+        World { ends_with: rank, ..self }
     }
 
     /// How many ranks were launched.
@@ -149,9 +158,13 @@ impl World {
         if size != self.size() {
             return Err(Refusal::WrongSize { rank, theirs: size, size: self.size() });
         }
+        let has_left = |rank: u32| self.seats.get(rank as usize).is_some_and(|seat| seat.place == Place::Left);
+        if let Some(rank) = self.ends_with.filter(|&rank| self.complete && has_left(rank)) {
+            return Err(Refusal::RankLeft { rank });
+        }
         let holder = match seat.place {
             Place::Taken(holder) => Some(holder),
-            Place::Left if !self.complete => return Err(Refusal::RankLeft { rank }),
+            Place::Left if !self.complete || self.ends_with.is_some() => return Err(Refusal::RankLeft { rank }),
             _ => seat.candidate,
         };
         if let Some(holder) = holder.and_then(|holder| self.clients.get(&holder)) {

@@ -306,6 +306,26 @@ fn a_stopped_process_finds_itself_lost_and_may_come_back_unless_it_was_replaced(
 }
 
 #[test]
+fn a_world_that_ends_with_a_rank_takes_nobody_back_who_has_left() {
+    let mut world = full(3);
+    goodbye(&mut world, 2);
+    world.join(102, 2, 3, 55, 1000).unwrap();
+    assert!(matches!(told(&mut world, 102)[..], [ToRank::Waits { .. }]));
+
+    let mut world = full(3).ending_with(Some(0));
+    goodbye(&mut world, 2);
+    assert_eq!(world.join(102, 2, 3, 55, 1000), Err(Refusal::RankLeft { rank: 2 }));
+    kill(&mut world, 1);
+    world.join(101, 1, 3, 56, 1000).unwrap();
+    world.lose(101, LossCause::Closed);
+    goodbye(&mut world, 0);
+    for rank in 0..3 {
+        let refused = world.join(200 + u64::from(rank), rank, 3, 57, 1000);
+        assert_eq!(refused, Err(Refusal::RankLeft { rank: 0 }));
+    }
+}
+
+#[test]
 fn processes_in_the_place_of_all_begin_anew() {
     let mut world = full(2);
     world.join(100, 0, 2, 9, 1000).unwrap_err();
