@@ -11,7 +11,7 @@ if ! cargo +nightly --version >/dev/null 2>&1; then
     echo "SKIPPED: no nightly compiler for fuzzing (rustup toolchain install nightly)" >&2
     exit 0
 fi
-if ! command -v cargo-fuzz >/dev/null && ! cargo install --quiet --locked cargo-fuzz; then
+if ! command -v cargo-fuzz >/dev/null && ! cargo install --quiet --locked --debug cargo-fuzz; then
     echo "SKIPPED: no cargo-fuzz, and none can be had here (cargo install --locked cargo-fuzz)" >&2
     exit 0
 fi

@@ -45,7 +45,7 @@ test)
     printf '#!/bin/sh\n./tests.sh\nstatus=$?\n./figures.sh\nexit "$status"\n' >"$work/run.sh"
     chmod +x "$work"/*.sh
     status=0
-    boot "$work" "${RIG_SECONDS:-600}" | tee "$work.log" || status=$?
+    boot "$work" "${RIG_SECONDS:-900}" | tee "$work.log" || status=$?
     ratios "$work.log"
     rm -f "$work.log"
     exit "$status"

@@ -109,7 +109,7 @@ boot() {
     fi
     timeout --kill-after=10 "$limit" "${qemu[@]}" -accel "${RIG_ACCEL:-tcg}" -cpu "${RIG_CPU:-qemu64}" -smp "${RIG_CPUS:-2}" -m "${RIG_MEMORY:-1536}" \
         -M q35 -nodefaults -no-reboot -nographic -serial stdio -monitor none -kernel "$rig/vmlinuz" -initrd "$work/initrd" \
-        -append "console=ttyS0 quiet panic=-1 mitigations=off random.trust_cpu=on" </dev/null 2>&1 | sed -u 's,[\r\x1b],,g' | tee "$log" || status=$?
+        -append "console=ttyS0 quiet panic=-1 mitigations=off random.trust_cpu=on tsc=reliable clocksource=tsc" </dev/null 2>&1 | sed -u 's,[\r\x1b],,g' | tee "$log" || status=$?
     local said
     said=$(sed -n 's/^rig: status \([0-9]*\)$/\1/p' "$log" | tail -n 1)
     if ! grep -q 'rig: ready after' "$log"; then

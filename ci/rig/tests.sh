@@ -5,8 +5,18 @@ export FULMEN_TEST_DEVICE=rxe0 RUST_BACKTRACE=1
 export FULMEN_POOL=64M
 failed=0
 
-# check NAME SECONDS WORDS COMMAND…: it has to succeed, and to say these words.
+# check NAME SECONDS WORDS COMMAND…: it has to succeed, and to say these words. What fails once runs again, since an emulated
+# machine has hiccups; that is told in the summary, with all that the first run said above it.
 check() {
+    attempt "$@" && return
+    attempt "$@" || {
+        failed=$((failed + 1))
+        return
+    }
+    echo "SKIPPED: a clear verdict over kernel verbs: \"$1\" failed once and then passed"
+}
+
+attempt() {
     name=$1 limit=$2 words=$3 begin=$(cut -d. -f1 /proc/uptime)
     shift 3
     # Functions of this script have a limit of their own.
@@ -25,11 +35,11 @@ check() {
     fi
     if [ "$status" = 0 ]; then
         echo "rig: ok: $name, $took s"
-    else
-        failed=$((failed + 1))
-        echo "rig: FAILED: $name: status $status after $took s; it said:"
-        tail -n 200 /tmp/said
+        return 0
     fi
+    echo "rig: FAILED: $name: status $status after $took s; it said:"
+    tail -n 200 /tmp/said
+    return 1
 }
 
 # Reserved while memory is still in one piece, and given back afterwards.
@@ -59,6 +69,13 @@ check "GIDs: the first of two" 60 "rxe0 port 1 takes 1: ::ffff:10.9.0.1" $gids
 check "GIDs: the one that is left" 60 "rxe0 port 1 takes 2: ::ffff:10.9.7.1" $gids
 check "GIDs: port and address come late" 120 "every sum is" late
 check "fulmen run" 120 "rank 3 of 4: every sum is 10" ./fulmen run -n 4 --device rxe0 -- examples/all_reduce
+# Warnings are no failure: this device is slow, for one.
+check "fulmen doctor" 120 "::ffff:10.9.0.1" sh -c './fulmen doctor; [ $? -le 1 ]'
+check "fulmen probe symbols" 60 '"passed":true' ./fulmen probe symbols --json
+for kind in memory "mr-limit --most 500" "queue-pairs --most 50" "mr-pool --most 128M" link; do
+    # Without quotes: the kind and its options.
+    check "fulmen probe $kind" 120 '"passed":true' ./fulmen probe $kind --device rxe0 --json
+done
 check "system: conformance" 300 "" tests/system-conformance --nocapture
 check "fabric: conformance over RC" 300 "" tests/fabric-conformance --nocapture --test-threads=2 machine::rc
 # Every second case: the protocol of UC is held against all of them over the soft device.
