@@ -115,14 +115,18 @@ impl DeviceInfo {
         check_transition(qp_num, from, transition)?;
         let limit = self.limits.reads_in_flight.into();
         match *transition {
-            Transition::Init { port, .. } => self.check_port(port),
+            Transition::Init { port, .. } | Transition::DatagramInit { port, .. } => self.check_port(port),
             Transition::ReadyToReceive { reads_served, .. } => {
                 self.check_limit("READs and atomics served at a time", reads_served.into(), limit)
             }
             Transition::ReadyToSend { reads_in_flight, .. } => {
                 self.check_limit("READs and atomics in flight", reads_in_flight.into(), limit)
             }
-            Transition::Reset | Transition::SendDrain | Transition::Error => Ok(()),
+            Transition::DatagramReceive
+            | Transition::DatagramSend { .. }
+            | Transition::Reset
+            | Transition::SendDrain
+            | Transition::Error => Ok(()),
         }
     }
 
@@ -140,7 +144,7 @@ impl DeviceInfo {
         self.check_operation(kind, &request.op)?;
         let bytes = self.check_message("pieces in a send request", &request.pieces, given.send_pieces)?;
         let reads = match request.op {
-            SendOp::Send { .. } | SendOp::Write { .. } => false,
+            SendOp::Send { .. } | SendOp::SendTo { .. } | SendOp::Write { .. } => false,
             SendOp::Read { .. } => true,
             SendOp::FetchAdd { .. } | SendOp::CompareSwap { .. } => {
                 if bytes != ATOMIC_BYTES {
@@ -180,7 +184,8 @@ impl DeviceInfo {
     fn check_operation(&self, kind: QueuePairKind, op: &SendOp) -> Result<(), VerbsError> {
         let can = &self.capabilities;
         let (imm, able, what) = match *op {
-            SendOp::Send { imm } => (imm, true, "SEND"),
+            SendOp::Send { imm } => (imm, kind != QueuePairKind::Ud, "SEND without an address over UD queue pairs"),
+            SendOp::SendTo { imm, .. } => (imm, kind == QueuePairKind::Ud, "addressed SEND over connected queue pairs"),
             SendOp::Write { imm, .. } => (imm, can.write, "RDMA WRITE"),
             SendOp::Read { .. } => (None, can.read, "RDMA READ"),
             SendOp::FetchAdd { .. } | SendOp::CompareSwap { .. } => (None, can.atomics, "atomics"),
@@ -191,6 +196,10 @@ impl DeviceInfo {
             "immediate data"
         } else {
             match (kind, op) {
+                (QueuePairKind::Ud, SendOp::Write { .. } | SendOp::Read { .. }) => "RDMA over UD queue pairs",
+                (QueuePairKind::Ud, SendOp::FetchAdd { .. } | SendOp::CompareSwap { .. }) => {
+                    "atomics over UD queue pairs"
+                }
                 (QueuePairKind::Uc, SendOp::Read { .. }) => "RDMA READ over UC queue pairs",
                 (QueuePairKind::Uc, SendOp::FetchAdd { .. } | SendOp::CompareSwap { .. }) => {
                     "atomics over UC queue pairs"
@@ -241,7 +250,13 @@ pub fn check_transition(qp_num: u32, from: QueuePairState, transition: &Transiti
             in_range("retries", retries.into(), MAX_RETRIES.into())?;
             in_range("rnr_retries", rnr_retries.into(), MAX_RETRIES.into())
         }
-        Transition::Init { .. } | Transition::Reset | Transition::SendDrain | Transition::Error => Ok(()),
+        Transition::DatagramSend { send_psn } => in_range("send_psn", send_psn, PSN_LIMIT - 1),
+        Transition::Init { .. }
+        | Transition::DatagramInit { .. }
+        | Transition::DatagramReceive
+        | Transition::Reset
+        | Transition::SendDrain
+        | Transition::Error => Ok(()),
     }
 }
 

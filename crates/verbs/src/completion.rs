@@ -97,4 +97,30 @@ pub struct Completion {
     pub imm: Option<u32>,
     /// The queue pair on this side.
     pub qp_num: u32,
+    /// Who sent a datagram.
+    pub origin: Option<Origin>,
+}
+
+impl Completion {
+    /// One that means nothing, to be filled by a poll.
+    pub const BLANK: Completion = Completion {
+        wr_id: 0,
+        status: CompletionStatus::General,
+        opcode: CompletionOpcode::Send,
+        byte_len: 0,
+        imm: None,
+        qp_num: 0,
+        origin: None,
+    };
+}
+
+/// Who sent a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The sender's queue pair.
+    pub qp_num: u32,
+    /// The address of the sender's port within the subnet.
+    pub lid: u16,
+    /// Whether the first 40 bytes of the RECV hold a global routing header, with the sender's GID.
+    pub grh: bool,
 }

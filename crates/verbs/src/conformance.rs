@@ -8,16 +8,20 @@
 //! in whichever side polls, or in a thread of its own.
 
 mod bed;
+mod datagrams;
+mod events;
 mod faults;
 mod lifetime;
 mod limits;
 mod messages;
+mod notifier;
 mod notify;
 mod one_sided;
 mod pattern;
 mod queues;
 mod receive;
 mod rig;
+mod shared_receive;
 mod states;
 mod traffic;
 mod watch;
@@ -25,6 +29,8 @@ mod watch;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
+
+use fulmen_memory::{Region, RegionError};
 
 use crate::{Device, QueuePairKind, VerbsError};
 
@@ -44,6 +50,14 @@ pub trait Bench {
     /// # Errors
     /// Whatever opening them says; the case fails then.
     fn pair(&self) -> Result<[Arc<dyn Device>; 2], VerbsError>;
+
+    /// Memory of `len` bytes to register, which can be exposed.
+    ///
+    /// # Errors
+    /// Whatever making it says; the case fails then.
+    fn memory(&self, len: usize) -> Result<Region, RegionError> {
+        Region::alloc(len)
+    }
 
     /// The port to use.
     fn port(&self) -> u8 {
@@ -123,17 +137,21 @@ pub fn names() -> Vec<String> {
 }
 
 fn cases() -> impl Iterator<Item = (&'static Case, QueuePairKind)> {
-    const THEMES: [&[Case]; 10] = [
+    const THEMES: [&[Case]; 14] = [
         states::CASES,
         messages::CASES,
         one_sided::CASES,
         faults::CASES,
         receive::CASES,
+        shared_receive::CASES,
         queues::CASES,
         limits::CASES,
         notify::CASES,
+        notifier::CASES,
+        events::CASES,
         lifetime::CASES,
         traffic::CASES,
+        datagrams::CASES,
     ];
     THEMES.into_iter().flatten().flat_map(|case| case.kinds.iter().map(move |kind| (case, *kind)))
 }

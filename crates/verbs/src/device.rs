@@ -7,8 +7,8 @@ use std::time::Duration;
 use fulmen_memory::Region;
 
 use crate::{
-    Access, Completion, DeviceInfo, GidEntry, PortInfo, PostError, QueuePairInit, QueuePairLimits, QueuePairState,
-    RecvRequest, SendRequest, Transition, VerbsError,
+    Access, AddressPath, Completion, DeviceInfo, GidEntry, PortInfo, PostError, QueuePairInit, QueuePairLimits,
+    QueuePairState, RecvRequest, SendRequest, Transition, VerbsError,
 };
 
 /// An RDMA device, opened.
@@ -46,11 +46,64 @@ pub trait Device: Send + Sync {
         channel: Option<&Arc<dyn CompletionChannel>>,
     ) -> Result<Arc<dyn CompletionQueue>, VerbsError>;
 
+    /// Calls back for each asynchronous event of the device, from any thread. The callback must not wait, nor call the
+    /// device or what was made of it; there is one, and a later one takes its place.
+    ///
+    /// # Errors
+    /// [`VerbsError::Unsupported`] if the device tells of no events.
+    fn on_event(&self, callback: Arc<dyn Fn(AsyncEvent) + Send + Sync>) -> Result<(), VerbsError> {
+        drop(callback);
+        Err(VerbsError::Unsupported { device: self.info().name.clone(), what: "asynchronous events" })
+    }
+
     /// Makes a channel on which a thread can park.
     ///
     /// # Errors
     /// [`VerbsError::Unsupported`] if the device's channels cannot be waited on, [`VerbsError::System`].
     fn create_channel(&self) -> Result<Arc<dyn CompletionChannel>, VerbsError>;
+}
+
+/// What a device tells of that no completion does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AsyncEvent {
+    /// A queue pair went to ERR by itself, and no completion says why.
+    QueuePairFatal {
+        /// Its number.
+        qp_num: u32,
+    },
+    /// The first message arrived at a queue pair in state RTR.
+    Established {
+        /// Its number.
+        qp_num: u32,
+    },
+    /// A queue pair in ERR takes no more RECVs out of its shared receive queue.
+    LastReceive {
+        /// Its number.
+        qp_num: u32,
+    },
+    /// A shared receive queue holds fewer requests than the limit that was armed.
+    SharedReceiveLimit {
+        /// [`SharedReceiveQueue::number`].
+        number: u32,
+    },
+    /// A completion queue overflowed.
+    CompletionQueueFatal {
+        /// [`CompletionQueue::number`].
+        number: u32,
+    },
+    /// A port came up.
+    PortActive {
+        /// The port, from 1.
+        port: u8,
+    },
+    /// A port went down: its cable was pulled.
+    PortError {
+        /// The port, from 1.
+        port: u8,
+    },
+    /// The device is gone.
+    DeviceFatal,
 }
 
 /// A protection domain: queue pairs reach memory that is registered in the same domain only.
@@ -89,6 +142,60 @@ pub trait ProtectionDomain: Send + Sync {
     /// # Errors
     /// [`VerbsError::Limit`], [`VerbsError::NoSuchKind`], [`VerbsError::Foreign`].
     fn create_qp(&self, init: &QueuePairInit) -> Result<Arc<dyn QueuePair>, VerbsError>;
+
+    /// Makes a receive queue that queue pairs of this domain share, of `depth` requests of up to `pieces` pieces.
+    ///
+    /// # Errors
+    /// [`VerbsError::Unsupported`] if the device has none, [`VerbsError::Limit`].
+    fn create_srq(&self, depth: u32, pieces: u32) -> Result<Arc<dyn SharedReceiveQueue>, VerbsError> {
+        let _ = (depth, pieces);
+        Err(VerbsError::Unsupported { device: "this device".to_owned(), what: "shared receive queues" })
+    }
+
+    /// Makes an address handle: a port to which datagrams can go. It is not asked whether anybody is there.
+    ///
+    /// # Errors
+    /// [`VerbsError::Unsupported`] if the device has no datagrams, [`VerbsError::Invalid`].
+    fn create_ah(&self, path: &AddressPath) -> Result<Arc<dyn AddressHandle>, VerbsError> {
+        let _ = path;
+        Err(VerbsError::Unsupported { device: "this device".to_owned(), what: "address handles" })
+    }
+}
+
+/// A port to which datagrams can go. Dropping it ends it: what was posted with it still goes out.
+pub trait AddressHandle: Send + Sync {
+    /// The number by which requests name it ([`Destination::handle`](crate::Destination::handle)).
+    fn number(&self) -> u32;
+}
+
+/// A receive queue that several queue pairs share.
+pub trait SharedReceiveQueue: Send + Sync {
+    /// Posts to it, in order.
+    ///
+    /// # Errors
+    /// [`PostError`] names the first request that was refused; those before it were posted.
+    fn post_recv(&self, requests: &[RecvRequest]) -> Result<(), PostError>;
+
+    /// Asks for one [`AsyncEvent::SharedReceiveLimit`] once fewer than `limit` requests are left; 0 asks for none.
+    ///
+    /// # Errors
+    /// [`VerbsError::Limit`] if `limit` exceeds the depth.
+    fn arm_limit(&self, limit: u32) -> Result<(), VerbsError>;
+
+    /// The limit that is armed; 0 for none.
+    fn limit(&self) -> u32;
+
+    /// How many requests it holds at most.
+    fn depth(&self) -> u32;
+
+    /// How many pieces a request has at most.
+    fn pieces(&self) -> u32;
+
+    /// What events call it, unlike all others of its device.
+    fn number(&self) -> u32;
+
+    /// For the device that made it.
+    fn as_any(&self) -> &dyn Any;
 }
 
 /// Registered memory. Dropping the last handle ends the registration: its keys are refused from then on, and never
@@ -116,22 +223,50 @@ pub trait DmaBufRegistration: Send + Sync {
 
 /// A completion queue.
 pub trait CompletionQueue: Send + Sync {
-    /// Moves completions into `into`, oldest first, and tells how many. Needs no system call while nothing happens.
+    /// Moves completions into `into`, oldest first, and tells how many. Needs no system call while nothing happens, but
+    /// for offering the processor to others once in many polls.
     ///
     /// # Errors
     /// [`VerbsError::Overflow`] once more completions have come than fit.
     fn poll(&self, into: &mut [Completion]) -> Result<usize, VerbsError>;
 
     /// Asks for one event on the queue's channel for the next completion (or the next solicited or failed one). A
-    /// request for solicited ones does not weaken a pending request for any. Poll once more after asking: completions
-    /// that came before do not count.
+    /// request for solicited ones does not weaken a pending request for any. Poll once more after asking: for a channel,
+    /// completions that came before do not count.
     ///
     /// # Errors
-    /// [`VerbsError::Invalid`] if the queue has no channel.
+    /// [`VerbsError::Invalid`] if the queue has no channel and no notifier.
     fn request_notify(&self, solicited_only: bool) -> Result<(), VerbsError>;
 
     /// How many entries it has.
     fn entries(&self) -> u32;
+
+    /// Has `notifier` called for each event that [`CompletionQueue::request_notify`] asked for, instead of a channel,
+    /// from any thread. It must not wait, nor call the queue. There is one, and a later one takes its place. From then
+    /// on the device looks after the queue by itself while an event is asked for. Whoever asks after polling has it called
+    /// at once for a completion that came in between: adapters do that, and programs that do not poll once more rely on
+    /// it. Whoever asks first after an event, and polls then, is not called twice for what that poll finds.
+    ///
+    /// # Errors
+    /// [`VerbsError::Unsupported`] if the device tells channels alone.
+    fn set_notifier(&self, notifier: Arc<dyn Fn() + Send + Sync>) -> Result<(), VerbsError> {
+        drop(notifier);
+        Err(VerbsError::Unsupported { device: "this device".to_owned(), what: "notifiers of completion queues" })
+    }
+
+    /// Changes how many entries it has.
+    ///
+    /// # Errors
+    /// [`VerbsError::Unsupported`], [`VerbsError::Limit`], and [`VerbsError::Invalid`] if more completions wait.
+    fn resize(&self, entries: u32) -> Result<(), VerbsError> {
+        let _ = entries;
+        Err(VerbsError::Unsupported { device: "this device".to_owned(), what: "resizing of completion queues" })
+    }
+
+    /// What events call it, unlike all others of its device.
+    fn number(&self) -> u32 {
+        0
+    }
 
     /// For the device that made it.
     fn as_any(&self) -> &dyn Any;
@@ -159,6 +294,12 @@ pub trait QueuePair: Send + Sync {
 
     /// What the device gave: at least what was asked for.
     fn limits(&self) -> QueuePairLimits;
+
+    /// Whether the device knows that the peer died or let its queue pair go, although no completion tells of it. `false`
+    /// also where the device cannot know.
+    fn is_peer_gone(&self) -> bool {
+        false
+    }
 
     /// Changes its state.
     ///

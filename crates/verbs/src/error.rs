@@ -86,6 +86,18 @@ pub enum VerbsError {
         /// Why.
         cause: String,
     },
+    /// The peer's queue pair is still that of an earlier connection.
+    #[error("queue pair {qp_num} cannot be connected to queue pair {remote_qp} of {peer}, which {problem}")]
+    Stale {
+        /// The queue pair.
+        qp_num: u32,
+        /// The peer's address.
+        peer: String,
+        /// The peer's queue pair.
+        remote_qp: u32,
+        /// How it is, and the way out.
+        problem: String,
+    },
     /// The system refused.
     #[error("{device}: {call} failed: {cause}")]
     System {

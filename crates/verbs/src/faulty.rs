@@ -1,26 +1,28 @@
 //! A device that goes wrong on purpose, on a schedule that a seed repeats.
 
+mod cable;
+mod domain;
 mod pair;
 mod plan;
 mod queue;
+mod spec;
 
-use std::ops::Range;
-use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-
-use fulmen_memory::Region;
+use std::time::Instant;
 
 use crate::{
-    Access, CompletionChannel, CompletionQueue, Device, DeviceInfo, DmaBufRegistration, GidEntry, MemoryRegion,
-    PortInfo, ProtectionDomain, QueuePair, QueuePairInit, Transition, VerbsError,
+    AsyncEvent, CompletionChannel, CompletionQueue, Device, DeviceInfo, GidEntry, PortInfo, PortState,
+    ProtectionDomain, QueuePair, Transition, VerbsError,
 };
 
-pub use plan::{FaultPlan, Injected, Kill, KillMode, Odds};
+pub use plan::{CablePull, FaultPlan, Injected, Kill, KillMode, Odds};
+pub use spec::FaultSpecError;
 
-use pair::FaultyPair;
+use cable::{Cable, Look};
+use domain::FaultyDomain;
 use plan::Fault;
-use queue::{FaultyChannel, FaultyQueue};
+use queue::{FaultyChannel, FaultyQueue, QueueShared};
 
 /// The decorated completion queue is made larger by so much: it sees silent sends and duplicates, too.
 const EXTRA_ENTRIES: u32 = 4096;
@@ -41,21 +43,40 @@ pub(crate) struct Core {
     plan: FaultPlan,
     info: DeviceInfo,
     injected: [AtomicU64; Fault::COUNT],
+    /// How often each fault could have happened.
+    chances: [AtomicU64; Fault::COUNT],
     posted: AtomicU64,
     pairs_made: AtomicU64,
     dead: AtomicBool,
+    cable: Cable,
     pairs: Mutex<Vec<Weak<dyn QueuePair>>>,
+    /// Queues whose events a notifier hears of.
+    notified: Mutex<Vec<Weak<QueueShared>>>,
+    on_event: Mutex<Option<Arc<OnEvent>>>,
 }
+
+type OnEvent = dyn Fn(AsyncEvent) + Send + Sync;
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // Books are consistent between any two statements that could panic: a device below that panics has failed a test.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The entries of a completion queue of the device below.
+fn room(entries: u32, info: &DeviceInfo) -> u32 {
+    entries.saturating_add(EXTRA_ENTRIES).min(info.limits.completion_entries)
+}
+
 impl Core {
+    /// Whether this fault happens to a request that it could happen to.
+    fn decides(&self, fault: Fault, pair: u64, request: u64) -> bool {
+        let nth = self.chances[fault as usize].fetch_add(1, Ordering::Relaxed) + 1;
+        self.plan.strikes(fault, pair, request, nth)
+    }
+
     /// Whether this fault happens to a request, and counts it if so.
     fn strikes(&self, fault: Fault, pair: u64, request: u64) -> bool {
-        let strikes = self.plan.strikes(fault, pair, request);
+        let strikes = self.decides(fault, pair, request);
         if strikes {
             self.count(fault);
         }
@@ -72,18 +93,63 @@ impl Core {
         self.plan.kill.filter(|_| dead).map(|kill| kill.mode)
     }
 
-    /// Counts a request; the one that the plan names, and all after it, find the device dead.
+    /// Counts a request, and has the faults of the whole device happen that the plan has for it: whether, and how, the
+    /// device is dead.
     fn note_post(&self) -> Option<KillMode> {
         let number = self.posted.fetch_add(1, Ordering::Relaxed);
-        if self.plan.kill.is_some_and(|kill| number >= kill.at_request) && !self.dead.swap(true, Ordering::AcqRel) {
-            // The device below answers no peer any more.
-            let pairs = std::mem::take(&mut *lock(&self.pairs));
-            for pair in pairs.iter().filter_map(Weak::upgrade) {
-                // A queue pair that refuses to go to ERR answers nobody anyway.
-                let _ = pair.modify(&Transition::Error);
+        if self.decides(Fault::KillProcess, 0, number) {
+            // It cannot fail: a process may always signal itself. What is left to do, if it did, is to end anyway.
+            let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+            std::process::abort();
+        }
+        if let Some(pull) = self.plan.cable.filter(|_| self.decides(Fault::Cable, 0, number)) {
+            let until = pull.lasts.map(|lasts| Instant::now() + lasts);
+            if self.cable.pull(until) {
+                if until.is_none() {
+                    self.silence();
+                }
+                self.tell(AsyncEvent::PortError { port: 1 });
+            }
+        }
+        if let Some(kill) = self.plan.kill.filter(|_| self.decides(Fault::Kill, 0, number))
+            && !self.dead.swap(true, Ordering::AcqRel)
+        {
+            self.silence();
+            if kill.mode == KillMode::FailsEverything {
+                self.tell(AsyncEvent::DeviceFatal);
             }
         }
         self.killed()
+    }
+
+    /// The device below answers no peer any more.
+    fn silence(&self) {
+        let pairs = std::mem::take(&mut *lock(&self.pairs));
+        for pair in pairs.iter().filter_map(Weak::upgrade) {
+            // A queue pair that refuses to go to ERR answers nobody anyway.
+            let _ = pair.modify(&Transition::Error);
+        }
+    }
+
+    fn tell(&self, event: AsyncEvent) {
+        let callback = lock(&self.on_event).clone();
+        if let Some(callback) = callback {
+            callback(event);
+        }
+    }
+
+    /// Looks at the cable, and says when it is back.
+    fn cable(&self) -> Look {
+        let look = self.cable.look();
+        if look == Look::Back {
+            self.tell(AsyncEvent::PortActive { port: 1 });
+        }
+        look
+    }
+
+    /// Whether the cable is out now.
+    fn is_cut_off(&self) -> bool {
+        matches!(self.cable(), Look::Out | Look::Gone)
     }
 
     fn error(&self, call: &'static str) -> VerbsError {
@@ -111,10 +177,14 @@ impl Faulty {
             plan,
             info: inner.info().clone(),
             injected: Default::default(),
+            chances: Default::default(),
             posted: AtomicU64::new(0),
             pairs_made: AtomicU64::new(0),
             dead: AtomicBool::new(false),
-            pairs: Mutex::new(Vec::new()),
+            cable: Cable::default(),
+            pairs: Mutex::default(),
+            notified: Mutex::default(),
+            on_event: Mutex::default(),
         };
         Arc::new(Faulty { inner, core: Arc::new(core) })
     }
@@ -133,6 +203,17 @@ impl Faulty {
         }
     }
 
+    /// Moves on what time alone moves, and calls the notifiers of completion queues. Whoever uses notifiers calls it
+    /// every millisecond or so, from a thread that may wait; channels and polls need it not.
+    pub fn tick(&self) {
+        self.core.cable();
+        let queues: Vec<_> = lock(&self.core.notified).iter().filter_map(Weak::upgrade).collect();
+        for queue in queues {
+            // What cannot be looked at now is an error that the next poll tells.
+            let _ = queue.tick();
+        }
+    }
+
     /// Whether the plan has killed the device.
     #[must_use]
     pub fn is_dead(&self) -> bool {
@@ -146,7 +227,8 @@ impl Device for Faulty {
     }
 
     fn port(&self, number: u8) -> Result<PortInfo, VerbsError> {
-        self.inner.port(number)
+        let port = self.inner.port(number)?;
+        Ok(if self.core.is_cut_off() { PortInfo { state: PortState::Down, ..port } } else { port })
     }
 
     fn gid_table(&self, port: u8) -> Result<Vec<GidEntry>, VerbsError> {
@@ -170,8 +252,7 @@ impl Device for Faulty {
             Some(channel) => Some(channel.as_any().downcast_ref::<FaultyChannel>().ok_or_else(foreign)?),
             None => None,
         };
-        let room = entries.saturating_add(EXTRA_ENTRIES).min(self.core.info.limits.completion_entries);
-        let inner = self.inner.create_cq(room, channel.map(FaultyChannel::inner))?;
+        let inner = self.inner.create_cq(room(entries, &self.core.info), channel.map(FaultyChannel::inner))?;
         let queue = FaultyQueue::new(inner, entries, &self.core);
         if let Some(channel) = channel {
             channel.watch(&queue);
@@ -179,58 +260,17 @@ impl Device for Faulty {
         Ok(Arc::new(queue))
     }
 
+    fn on_event(&self, callback: Arc<dyn Fn(AsyncEvent) + Send + Sync>) -> Result<(), VerbsError> {
+        *lock(&self.core.on_event) = Some(callback.clone());
+        match self.inner.on_event(callback) {
+            // Its own events are told in any case.
+            Ok(()) | Err(VerbsError::Unsupported { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
     fn create_channel(&self) -> Result<Arc<dyn CompletionChannel>, VerbsError> {
         self.core.check_alive("create_channel")?;
         Ok(Arc::new(FaultyChannel::new(self.inner.create_channel()?)))
-    }
-}
-
-struct FaultyDomain {
-    inner: Arc<dyn ProtectionDomain>,
-    core: Arc<Core>,
-}
-
-impl ProtectionDomain for FaultyDomain {
-    fn register(
-        &self,
-        region: &Region,
-        range: Range<usize>,
-        access: Access,
-    ) -> Result<Arc<dyn MemoryRegion>, VerbsError> {
-        self.core.check_alive("register")?;
-        self.inner.register(region, range, access)
-    }
-
-    fn register_dma_buf(
-        &self,
-        fd: BorrowedFd<'_>,
-        offset: u64,
-        len: usize,
-        access: Access,
-    ) -> Result<Box<dyn DmaBufRegistration>, VerbsError> {
-        self.core.check_alive("register_dma_buf")?;
-        self.inner.register_dma_buf(fd, offset, len, access)
-    }
-
-    fn create_qp(&self, init: &QueuePairInit) -> Result<Arc<dyn QueuePair>, VerbsError> {
-        self.core.check_alive("create_qp")?;
-        self.core.info.check_queue_pair(init.kind, &init.limits)?;
-        let queue = |queue: &Arc<dyn CompletionQueue>| {
-            let own = queue.as_any().downcast_ref::<FaultyQueue>().filter(|queue| queue.is_of(&self.core));
-            own.map(FaultyQueue::share).ok_or_else(|| self.core.foreign("completion queue"))
-        };
-        let (send, recv) = (queue(&init.send_cq)?, queue(&init.recv_cq)?);
-        let mut below = QueuePairInit { send_cq: send.inner(), recv_cq: recv.inner(), ..init.clone() };
-        if self.core.plan.odds(Fault::Duplicate) != Odds::NEVER {
-            let depth = below.limits.send_depth.saturating_mul(2);
-            below.limits.send_depth = depth.min(self.core.info.limits.queue_depth);
-        }
-        let inner = self.inner.create_qp(&below)?;
-        let mut pairs = lock(&self.core.pairs);
-        pairs.retain(|pair| pair.strong_count() > 0);
-        pairs.push(Arc::downgrade(&inner));
-        drop(pairs);
-        let ordinal = self.core.pairs_made.fetch_add(1, Ordering::Relaxed);
-        Ok(Arc::new(FaultyPair::new(inner, init, self.core.clone(), ordinal, [send, recv])))
     }
 }

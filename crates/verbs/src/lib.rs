@@ -27,15 +27,17 @@ mod sync;
 
 pub use budget::{Budget, Claim};
 pub use check::{check_access, check_post_recv, check_post_send, check_transition};
-pub use completion::{Completion, CompletionOpcode, CompletionStatus};
+pub use completion::{Completion, CompletionOpcode, CompletionStatus, Origin};
 pub use device::{
-    CompletionChannel, CompletionQueue, Device, DmaBufRegistration, MemoryRegion, ProtectionDomain, QueuePair,
+    AddressHandle, AsyncEvent, CompletionChannel, CompletionQueue, Device, DmaBufRegistration, MemoryRegion,
+    ProtectionDomain, QueuePair, SharedReceiveQueue,
 };
 pub use error::{PostError, VerbsError};
-pub use faulty::{FaultPlan, Faulty, Injected, Kill, KillMode, Odds};
+pub use faulty::{CablePull, FaultPlan, FaultSpecError, Faulty, Injected, Kill, KillMode, Odds};
 pub use gid::{Gid, GidEntry, GidError, GidKind, select_gid};
 pub use limits::{Capabilities, DeviceInfo, DeviceLimits, LinkLayer, Mtu, PortInfo, PortState};
 pub use queue_pair::{
-    Access, AckTimeout, Path, QueuePairInit, QueuePairKind, QueuePairLimits, QueuePairState, RnrTimer, Transition,
+    Access, AckTimeout, AddressPath, Path, QueuePairInit, QueuePairKind, QueuePairLimits, QueuePairState, RnrTimer,
+    Transition,
 };
-pub use request::{Piece, Pieces, RecvRequest, RemoteAddr, SendOp, SendRequest};
+pub use request::{Destination, Piece, Pieces, RecvRequest, RemoteAddr, SendOp, SendRequest};

@@ -64,6 +64,10 @@ pub struct Capabilities {
     pub rc: bool,
     /// Unreliable connected queue pairs.
     pub uc: bool,
+    /// Unreliable datagram queue pairs, and address handles.
+    pub ud: bool,
+    /// Shared receive queues.
+    pub srq: bool,
     /// RDMA WRITE.
     pub write: bool,
     /// RDMA READ.
@@ -91,6 +95,7 @@ impl Capabilities {
         match kind {
             QueuePairKind::Rc => self.rc,
             QueuePairKind::Uc => self.uc,
+            QueuePairKind::Ud => self.ud,
         }
     }
 }

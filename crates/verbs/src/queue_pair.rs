@@ -2,7 +2,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{CompletionQueue, Gid, Mtu};
+use crate::{CompletionQueue, Gid, Mtu, SharedReceiveQueue};
 
 bitflags::bitflags! {
     /// What may be done to registered memory, and through a queue pair.
@@ -26,6 +26,8 @@ pub enum QueuePairKind {
     Rc,
     /// Unreliable connected.
     Uc,
+    /// Unreliable datagram: each SEND says where it goes, and fits into one transmission unit.
+    Ud,
 }
 
 impl fmt::Display for QueuePairKind {
@@ -33,6 +35,7 @@ impl fmt::Display for QueuePairKind {
         f.write_str(match self {
             QueuePairKind::Rc => "RC",
             QueuePairKind::Uc => "UC",
+            QueuePairKind::Ud => "UD",
         })
     }
 }
@@ -95,6 +98,8 @@ pub struct QueuePairInit {
     pub limits: QueuePairLimits,
     /// Every send request completes visibly, whether it asks or not.
     pub signal_all: bool,
+    /// Where its RECVs come from, instead of a receive queue of its own.
+    pub srq: Option<Arc<dyn SharedReceiveQueue>>,
 }
 
 /// An acknowledgement time-out as the field encodes it: 4.096 µs × 2^n, 0 for none; n at most 31.
@@ -140,6 +145,19 @@ pub struct Path {
     pub mtu: Mtu,
 }
 
+/// Where the messages of an address handle go: a port, of which each message names the queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AddressPath {
+    /// This side's port, from 1.
+    pub port: u8,
+    /// The peer's address, out of its GID table; all zero where the LID alone says where it is.
+    pub remote_gid: Gid,
+    /// The address of the peer's port within the subnet ([`PortInfo::lid`](crate::PortInfo::lid)); 0 but on InfiniBand.
+    pub remote_lid: u16,
+    /// The index of this side's own address, in its GID table.
+    pub local_gid_index: u8,
+}
+
 /// A change of a queue pair's state, with the attributes that it needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transition {
@@ -176,6 +194,20 @@ pub enum Transition {
         /// READs and atomics in flight from here.
         reads_in_flight: u8,
     },
+    /// RESET → INIT of a datagram queue pair.
+    DatagramInit {
+        /// The port, from 1.
+        port: u8,
+        /// Messages that bring another key are not taken.
+        qkey: u32,
+    },
+    /// INIT → RTR of a datagram queue pair.
+    DatagramReceive,
+    /// RTR → RTS of a datagram queue pair.
+    DatagramSend {
+        /// The first sequence number sent (24 bits).
+        send_psn: u32,
+    },
     /// RTS → SQD.
     SendDrain,
     /// Any state → ERR: everything posted completes with a flush error.
@@ -188,9 +220,9 @@ impl Transition {
     pub fn target(&self) -> QueuePairState {
         match self {
             Transition::Reset => QueuePairState::Reset,
-            Transition::Init { .. } => QueuePairState::Init,
-            Transition::ReadyToReceive { .. } => QueuePairState::ReadyToReceive,
-            Transition::ReadyToSend { .. } => QueuePairState::ReadyToSend,
+            Transition::Init { .. } | Transition::DatagramInit { .. } => QueuePairState::Init,
+            Transition::ReadyToReceive { .. } | Transition::DatagramReceive => QueuePairState::ReadyToReceive,
+            Transition::ReadyToSend { .. } | Transition::DatagramSend { .. } => QueuePairState::ReadyToSend,
             Transition::SendDrain => QueuePairState::SendDrain,
             Transition::Error => QueuePairState::Error,
         }

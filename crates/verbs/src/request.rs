@@ -24,11 +24,31 @@ pub struct RemoteAddr {
     pub rkey: u32,
 }
 
+/// The queue pair to which a datagram goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Destination {
+    /// [`AddressHandle::number`](crate::AddressHandle::number) of the port at which it is. The device keeps what it
+    /// means from the post on, so that the handle may go.
+    pub handle: u32,
+    /// The queue pair's number (24 bits).
+    pub qp_num: u32,
+    /// The key that it expects.
+    pub qkey: u32,
+}
+
 /// What a send request does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendOp {
     /// A message for the peer's next RECV.
     Send {
+        /// 32 bits that arrive with the completion of the RECV.
+        imm: Option<u32>,
+    },
+    /// A message for the next RECV of a datagram queue pair: of these queue pairs alone. The RECV gets 40 bytes more,
+    /// before the message, for a routing header ([`Origin::grh`](crate::Origin::grh)).
+    SendTo {
+        /// Who gets it.
+        to: Destination,
         /// 32 bits that arrive with the completion of the RECV.
         imm: Option<u32>,
     },

@@ -33,6 +33,8 @@ fn info(rich: bool) -> DeviceInfo {
         capabilities: Capabilities {
             rc: rich,
             uc: true,
+            ud: false,
+            srq: false,
             write: rich,
             read: rich,
             atomics: rich,

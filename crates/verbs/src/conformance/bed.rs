@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fulmen_memory::RegionError;
+use fulmen_memory::{Region, RegionError};
 
 use super::Bench;
 use crate::{Device, DeviceInfo, PostError, QueuePairKind, VerbsError};
@@ -13,6 +13,9 @@ pub(super) const BOTH: &[QueuePairKind] = &[QueuePairKind::Rc, QueuePairKind::Uc
 pub(super) const RC: &[QueuePairKind] = &[QueuePairKind::Rc];
 /// Unreliable connected ones only.
 pub(super) const UC: &[QueuePairKind] = &[QueuePairKind::Uc];
+
+/// Unreliable datagram ones only.
+pub(super) const UD: &[QueuePairKind] = &[QueuePairKind::Ud];
 
 /// How a case ends when it does not pass.
 #[derive(Debug)]
@@ -47,6 +50,14 @@ impl From<String> for Failure {
     fn from(text: String) -> Failure {
         Failure::Failed(text)
     }
+}
+
+/// What a device did, or the end of the case as skipped if it says that it cannot.
+pub(super) fn supported<T>(result: Result<T, VerbsError>) -> Outcome<T> {
+    result.map_err(|error| match error {
+        VerbsError::Unsupported { what, .. } => Failure::Missing(what.to_string()),
+        error => error.into(),
+    })
 }
 
 /// Ends a case as failed unless the condition holds.
@@ -90,6 +101,8 @@ pub(super) enum Need {
     /// A SEND without a RECV stays in its queue, for whichever reason.
     Waits,
     ReportsDeadPeers,
+    /// Receive queues that queue pairs share.
+    SharedReceive,
 }
 
 impl Need {
@@ -107,6 +120,7 @@ impl Need {
             Need::Holds => (can.holds_sends, "SENDs that wait for their RECV"),
             Need::Loses => (!can.holds_sends, "loss of SENDs without a RECV"),
             Need::Waits => (kind == QueuePairKind::Rc || can.holds_sends, "SENDs that wait for their RECV"),
+            Need::SharedReceive => (can.srq, "shared receive queues"),
             Need::ReportsDeadPeers => (can.reports_dead_peers, "word of dead peers"),
         };
         (!there).then_some(name)
@@ -168,6 +182,11 @@ impl<'a> Bed<'a> {
     /// The same with devices that nobody else has.
     pub(super) fn again(&self) -> Outcome<Bed<'a>> {
         Bed::new(self.bench, self.kind)
+    }
+
+    /// Memory to register.
+    pub(super) fn memory(&self, len: usize) -> Outcome<Region> {
+        Ok(self.bench.memory(len)?)
     }
 
     /// The first side's device.

@@ -146,7 +146,7 @@ fn recv_keys(bed: &Bed) -> Outcome {
 
 fn recv_rights(bed: &Bed) -> Outcome {
     let mut rig = Rig::connected(bed, &Setup::default())?;
-    let memory = Memory::new(&*rig.b.device, &*rig.b.pd, 4096, Access::empty())?;
+    let memory = Memory::new(bed, &*rig.b.device, &*rig.b.pd, 4096, Access::empty())?;
     fails_receiving(&mut rig, memory.piece(0..64), "a RECV into memory without LOCAL_WRITE")
 }
 
@@ -227,7 +227,7 @@ fn remote_rights(bed: &Bed, op: fn(RemoteAddr) -> SendOp, len: usize, right: Acc
 /// Brings bytes into memory of A without LOCAL_WRITE.
 fn local_rights(bed: &Bed, op: fn(RemoteAddr) -> SendOp, len: usize, name: &str) -> Outcome {
     let mut rig = Rig::connected(bed, &Setup::default())?;
-    let memory = Memory::new(&*rig.a.device, &*rig.a.pd, 4096, Access::empty())?;
+    let memory = Memory::new(bed, &*rig.a.device, &*rig.a.pd, 4096, Access::empty())?;
     memory.bytes.fill(0..len, 0x55);
     rig.b.memory.bytes.fill(0..64, 0x77);
     let request = SendRequest::new(1, op(rig.b.memory.remote(0)), [memory.piece(0..len)]);

@@ -6,11 +6,11 @@ use fulmen_memory::{Block, Exposed, Pool, Region};
 
 use super::bed::{BOTH, Bed, Case, Failure, Need, Outcome, RC, ensure, ensure_eq};
 use super::pattern;
-use super::rig::{Rig, Setup, all_access, connect};
+use super::rig::{Rig, Setup, connect};
 use super::watch::{Watch, check_done, check_one_of, check_status};
 use crate::{
-    AckTimeout, CompletionOpcode, CompletionQueue, CompletionStatus, Device, MemoryRegion, Piece, ProtectionDomain,
-    QueuePair, QueuePairState, RecvRequest, SendRequest, Transition,
+    Access, AckTimeout, CompletionOpcode, CompletionQueue, CompletionStatus, Device, MemoryRegion, Piece,
+    ProtectionDomain, QueuePair, QueuePairState, RecvRequest, SendRequest, Transition,
 };
 
 pub(super) const CASES: &[Case] = &[
@@ -132,9 +132,9 @@ fn block_back(watch: &mut Watch, memory: Exposed, why: &str) -> Outcome<Block> {
     })
 }
 
-fn pool_on(side: &super::rig::Side, len: usize) -> Outcome<(Pool, Arc<dyn MemoryRegion>)> {
-    let region = super::rig::region_in_one_piece(&*side.device, len)?;
-    let mr = side.pd.register(&region, 0..len, all_access(side.info()))?;
+fn pool_on(bed: &Bed, side: &super::rig::Side, len: usize) -> Outcome<(Pool, Arc<dyn MemoryRegion>)> {
+    let region = super::rig::region_in_one_piece(bed, &*side.device, len)?;
+    let mr = side.pd.register(&region, 0..len, Access::LOCAL_WRITE)?;
     Ok((pool_of(&region)?, mr))
 }
 
@@ -144,8 +144,8 @@ fn pool_of(region: &Region) -> Outcome<Pool> {
 
 fn blocks(bed: &Bed) -> Outcome {
     let mut rig = Rig::connected(bed, &Setup::default())?;
-    let (near, near_mr) = pool_on(&rig.a, 1 << 20)?;
-    let (far, far_mr) = pool_on(&rig.b, 1 << 20)?;
+    let (near, near_mr) = pool_on(bed, &rig.a, 1 << 20)?;
+    let (far, far_mr) = pool_on(bed, &rig.b, 1 << 20)?;
     for (wr_id, len) in (0..).zip([64, 1000, 4096, 40_000]) {
         let from = exposed_block(&near, &near_mr, len)?;
         let to = exposed_block(&far, &far_mr, len)?;
@@ -175,7 +175,7 @@ fn drop_all(rig: &mut Rig, near: &Pool, far: &Pool) -> Outcome {
 fn lets_go(bed: &Bed) -> Outcome {
     for how in ["dropped", "reset", "flushed"] {
         let rig = Rig::connected(bed, &Setup::default())?;
-        let (pool, mr) = pool_on(&rig.b, 64 << 10)?;
+        let (pool, mr) = pool_on(bed, &rig.b, 64 << 10)?;
         let piece = exposed_block(&pool, &mr, 4096)?;
         rig.b.recv(RecvRequest::new(1, [piece.clone()]))?;
         rig.b.recv(RecvRequest::new(2, [piece.clone()]))?;

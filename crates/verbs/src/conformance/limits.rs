@@ -56,6 +56,7 @@ fn queue_pairs(bed: &Bed) -> Outcome {
         recv_cq: cq,
         limits: queue_pair_limits(bed.info(), 1),
         signal_all: false,
+        srq: None,
     };
     fill("queue pairs", limits(bed).queue_pairs, || pd.create_qp(&init))
 }
@@ -63,7 +64,7 @@ fn queue_pairs(bed: &Bed) -> Outcome {
 fn registrations(bed: &Bed) -> Outcome {
     let device = &bed.devices[0];
     let pd = device.alloc_pd()?;
-    let region = region_in_one_piece(&**device, 4096)?;
+    let region = region_in_one_piece(bed, &**device, 4096)?;
     let access = all_access(bed.info());
     fill("registrations", limits(bed).memory_regions, || pd.register(&region, 0..4096, access))
 }
@@ -90,8 +91,14 @@ fn queue_pair_asks(bed: &Bed) -> Outcome {
     let limits = limits(bed);
     let good = queue_pair_limits(bed.info(), 1);
     let make = |limits| {
-        let init =
-            QueuePairInit { kind: bed.kind, send_cq: cq.clone(), recv_cq: cq.clone(), limits, signal_all: false };
+        let init = QueuePairInit {
+            kind: bed.kind,
+            send_cq: cq.clone(),
+            recv_cq: cq.clone(),
+            limits,
+            signal_all: false,
+            srq: None,
+        };
         pd.create_qp(&init).map(|_| ())
     };
     make(good)?;
@@ -118,7 +125,7 @@ fn queue_pair_asks(bed: &Bed) -> Outcome {
 fn no_such_kind(bed: &Bed) -> Outcome {
     let other = match bed.kind {
         QueuePairKind::Rc => QueuePairKind::Uc,
-        QueuePairKind::Uc => QueuePairKind::Rc,
+        QueuePairKind::Uc | QueuePairKind::Ud => QueuePairKind::Rc,
     };
     if bed.info().capabilities.has(other) {
         return Err(Failure::Missing(format!("lack of {other} queue pairs")));
@@ -131,6 +138,7 @@ fn no_such_kind(bed: &Bed) -> Outcome {
         recv_cq: cq,
         limits: queue_pair_limits(bed.info(), 1),
         signal_all: false,
+        srq: None,
     };
     let refused = device.alloc_pd()?.create_qp(&init).map(|_| ());
     let right = matches!(refused, Err(VerbsError::NoSuchKind { kind, .. }) if kind == other);

@@ -114,7 +114,7 @@ fn inline(bed: &Bed) -> Outcome {
 fn inline_limit(bed: &Bed) -> Outcome {
     let mut rig = Rig::connected(bed, &Setup::default())?;
     let len = rig.a.qp.limits().inline_bytes as usize + 1;
-    let memory = Memory::new(&*rig.a.device, &*rig.a.pd, len, all_access(bed.info()))?;
+    let memory = Memory::new(bed, &*rig.a.device, &*rig.a.pd, len, all_access(bed.info()))?;
     let request = SendRequest { inline: true, ..SendRequest::send(1, [memory.piece(0..len)]) };
     let refused = rig.a.qp.post_send(&[request]);
     let right = refused.as_ref().is_err_and(|error| {
@@ -160,7 +160,7 @@ fn signal_all(bed: &Bed) -> Outcome {
 
 fn scatter_gather(bed: &Bed) -> Outcome {
     let mut rig = Rig::connected(bed, &Setup::default())?;
-    let second = Memory::new(&*rig.a.device, &*rig.a.pd, 4096, all_access(bed.info()))?;
+    let second = Memory::new(bed, &*rig.a.device, &*rig.a.pd, 4096, all_access(bed.info()))?;
     let message = pattern::bytes(9, 300);
     rig.a.memory.bytes.write(8, &message[..100]);
     second.bytes.write(3, &message[100..]);
@@ -272,7 +272,7 @@ fn message_limit(bed: &Bed) -> Outcome {
     let Some(len) = len else {
         return Err(Failure::Missing(format!("limit on messages that can be reached ({limit} bytes)")));
     };
-    let region = region_in_one_piece(&*rig.a.device, len)?;
+    let region = region_in_one_piece(bed, &*rig.a.device, len)?;
     let mr = rig.a.pd.register(&region, 0..len, crate::Access::LOCAL_WRITE)?;
     let bytes = region.expose()?;
     let mut left = limit + 1;

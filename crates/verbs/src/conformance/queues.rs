@@ -1,6 +1,6 @@
 //! Queues: their depth, their order, and what becomes of them on failure.
 
-use super::bed::{BOTH, Bed, Case, Failure, Need, Outcome, ensure, ensure_eq};
+use super::bed::{BOTH, Bed, Case, Failure, Need, Outcome, ensure, ensure_eq, supported};
 use super::rig::{Rig, Setup, Side, connect};
 use super::watch::{Watch, check_done, check_status, nothing};
 use crate::{CompletionOpcode, CompletionStatus, PostError, RecvRequest, SendRequest, Transition, VerbsError};
@@ -9,6 +9,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new("queues: flush on error keeps the order of both queues", BOTH, &[], flush),
     Case::new("queues: a failure flushes what is behind it", BOTH, &[], failure_flushes),
     Case::new("queues: a completion queue that overflows says so", BOTH, &[], overflow),
+    Case::new("queues: a completion queue grows and shrinks", BOTH, &[], resize),
     Case::new("queues: a receive queue is as deep as it says", BOTH, &[], recv_depth),
     Case::new("queues: a send queue is as deep as it says", BOTH, &[Need::Waits], send_depth),
     Case::new("queues: depth counts frames", BOTH, &[Need::Frames], frames),
@@ -274,6 +275,50 @@ fn one_queue(bed: &Bed) -> Outcome {
         check_done(&first, wanted[0].0, wanted[0].1)?;
         check_done(&watch.next(queue)?, wanted[1].0, wanted[1].1)?;
     }
+    Ok(())
+}
+
+fn resize(bed: &Bed) -> Outcome {
+    const COUNT: u64 = 40;
+    let setup = Setup::default();
+    let [left, right] = &bed.devices;
+    let a = Side::new(left, bed, &setup)?;
+    let queue = right.create_cq(2, None)?;
+    let b = Side::with_queues(right, bed, &setup, right.create_cq(256, None)?, queue)?;
+    connect(&a, &b, &setup)?;
+    supported(b.recv_cq.resize(COUNT as u32))?;
+    ensure!(u64::from(b.recv_cq.entries()) >= COUNT, "it has {} entries now", b.recv_cq.entries());
+    let mut watch = Watch::new([a.send_cq.clone(), b.recv_cq.clone()]);
+    for wr_id in 0..COUNT {
+        b.recv_range(wr_id, 0..64)?;
+    }
+    b.qp.modify(&Transition::Error)?;
+    // A device that moves completions while it is polled has its chance; all of them wait then, and there is room for
+    // no fewer.
+    for _ in 0..super::watch::QUIET_POLLS {
+        b.recv_cq.poll(&mut [])?;
+    }
+    let refused = b.recv_cq.resize(1);
+    ensure!(
+        matches!(refused, Err(VerbsError::Invalid { .. })),
+        "{COUNT} completions wait, and resizing said {refused:?}"
+    );
+    for wr_id in 0..COUNT / 2 {
+        check_status(&watch.next(1)?, wr_id, CompletionStatus::Flushed)?;
+    }
+    b.recv_cq.resize(2 * COUNT as u32)?;
+    for wr_id in COUNT / 2..COUNT {
+        check_status(&watch.next(1)?, wr_id, CompletionStatus::Flushed)?;
+    }
+    b.recv_cq.resize(1)?;
+    let (most, limit) = (right.info().limits.completion_entries, b.recv_cq.entries());
+    let Some(more) = most.checked_add(1) else { return Ok(()) };
+    let refused = b.recv_cq.resize(more);
+    ensure!(
+        matches!(refused, Err(VerbsError::Limit { .. })),
+        "{most} is the limit, and {more} entries said {refused:?}"
+    );
+    ensure_eq!(b.recv_cq.entries(), limit, "the entries after what was refused");
     Ok(())
 }
 

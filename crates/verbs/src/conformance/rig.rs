@@ -68,8 +68,14 @@ pub(super) struct Memory {
 
 impl Memory {
     /// Registers `len` bytes, in one piece.
-    pub(super) fn new(device: &dyn Device, pd: &dyn ProtectionDomain, len: usize, access: Access) -> Outcome<Memory> {
-        let region = region_in_one_piece(device, len)?;
+    pub(super) fn new(
+        bed: &Bed,
+        device: &dyn Device,
+        pd: &dyn ProtectionDomain,
+        len: usize,
+        access: Access,
+    ) -> Outcome<Memory> {
+        let region = region_in_one_piece(bed, device, len)?;
         let mr = pd.register(&region, 0..len, access)?;
         Ok(Memory { bytes: region.expose()?, mr })
     }
@@ -85,11 +91,11 @@ impl Memory {
 }
 
 /// A region that the device registers whole: where the system maps it is luck, with boundaries in the address space.
-pub(super) fn region_in_one_piece(device: &dyn Device, len: usize) -> Outcome<Region> {
+pub(super) fn region_in_one_piece(bed: &Bed, device: &dyn Device, len: usize) -> Outcome<Region> {
     let rule = device.info().limits.registration;
     let mut unfit = Vec::new();
     for _ in 0..8 {
-        let region = Region::alloc(len)?;
+        let region = bed.memory(len)?;
         if region.registrations(rule).len() == 1 {
             return Ok(region);
         }
@@ -129,13 +135,14 @@ impl Side {
         let info = device.info();
         let pd = device.alloc_pd()?;
         let access = setup.memory_access.unwrap_or_else(|| all_access(info));
-        let memory = Memory::new(&**device, &*pd, setup.bytes, access)?;
+        let memory = Memory::new(bed, &**device, &*pd, setup.bytes, access)?;
         let init = QueuePairInit {
             kind: bed.kind,
             send_cq: send_cq.clone(),
             recv_cq: recv_cq.clone(),
             limits: queue_pair_limits(info, setup.depth),
             signal_all: setup.signal_all,
+            srq: None,
         };
         let qp = pd.create_qp(&init)?;
         Ok(Side { device: device.clone(), port: bed.port, pd, send_cq, recv_cq, memory, qp })
@@ -237,7 +244,7 @@ pub(super) fn to_rts(info: &DeviceInfo, setup: &Setup) -> Transition {
     }
 }
 
-fn usable_gid(side: &Side) -> Outcome<crate::GidEntry> {
+pub(super) fn usable_gid(side: &Side) -> Outcome<crate::GidEntry> {
     let link_layer = side.device.port(side.port)?.link_layer;
     let table = side.device.gid_table(side.port)?;
     select_gid(link_layer, &table).map_err(|error| Failure::Failed(error.to_string()))
@@ -264,7 +271,7 @@ pub(super) struct Rig {
 const A_SENDS: usize = 0;
 const A_RECVS: usize = 1;
 const B_SENDS: usize = 2;
-const B_RECVS: usize = 3;
+pub(super) const B_RECVS: usize = 3;
 
 impl Rig {
     /// Two sides in state RTS.

@@ -65,7 +65,7 @@ fn mixed(bed: &Bed) -> Outcome {
         let signaled = slot == WINDOW - 1 || wr_id == MESSAGES - 1 || numbers.below(4) != 0;
         let at = slot * SLOT;
         match op {
-            SendOp::Send { .. } | SendOp::Write { .. } => rig.a.write(at..at + len, wr_id),
+            SendOp::Send { .. } | SendOp::SendTo { .. } | SendOp::Write { .. } => rig.a.write(at..at + len, wr_id),
             SendOp::Read { .. } | SendOp::FetchAdd { .. } | SendOp::CompareSwap { .. } => {
                 let target = (2 * WINDOW + slot) * SLOT;
                 rig.b.write(target..target + len.max(8), wr_id);
@@ -96,7 +96,7 @@ fn finish(rig: &mut Rig, flying: &mut VecDeque<Posted>) -> Outcome {
     for posted in flying.drain(..=visible) {
         if posted.signaled {
             let opcode = match posted.op {
-                SendOp::Send { .. } => CompletionOpcode::Send,
+                SendOp::Send { .. } | SendOp::SendTo { .. } => CompletionOpcode::Send,
                 SendOp::Write { .. } => CompletionOpcode::Write,
                 SendOp::Read { .. } => CompletionOpcode::Read,
                 SendOp::FetchAdd { .. } => CompletionOpcode::FetchAdd,
@@ -127,7 +127,7 @@ fn arrived(rig: &mut Rig, posted: &Posted) -> Outcome {
         ensure_eq!(received.byte_len as usize, len, "the length of {what}");
     }
     match op {
-        SendOp::Send { .. } => rig.b.check(recv_slot..recv_slot + len, wr_id, &what),
+        SendOp::Send { .. } | SendOp::SendTo { .. } => rig.b.check(recv_slot..recv_slot + len, wr_id, &what),
         SendOp::Write { .. } => {
             let target = rig.b.memory.bytes.slice(remote_slot..remote_slot + len);
             if rig.reliable() {

@@ -11,7 +11,7 @@ use crate::{Completion, CompletionOpcode, CompletionQueue, CompletionStatus};
 
 /// How often the queues are polled before it counts as quiet. A device that moves messages while it is polled has had
 /// its chance after that.
-const QUIET_POLLS: u32 = 300;
+pub(super) const QUIET_POLLS: u32 = 300;
 
 /// Polls some completion queues and keeps what came, each queue apart.
 pub(super) struct Watch {
@@ -63,6 +63,15 @@ impl Watch {
         Ok(())
     }
 
+    /// Polls for a while, so that what comes has come.
+    pub(super) fn settle(&mut self) -> Outcome {
+        for _ in 0..QUIET_POLLS {
+            self.poll()?;
+            thread::yield_now();
+        }
+        Ok(())
+    }
+
     /// Polls until `ready` gives something; fails after [`PATIENCE`].
     pub(super) fn until<T>(
         &mut self,
@@ -92,6 +101,7 @@ pub(super) fn nothing() -> Completion {
         byte_len: u32::MAX,
         imm: None,
         qp_num: u32::MAX,
+        origin: None,
     }
 }
 

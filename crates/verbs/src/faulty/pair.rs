@@ -1,6 +1,9 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
+use super::cable::{Look, keep};
+use super::domain::SharedBooks;
 use super::plan::{Fault, KillMode};
 use super::queue::QueueShared;
 use super::{Core, lock};
@@ -34,6 +37,14 @@ pub(crate) struct Books {
     inner: Arc<dyn QueuePair>,
     ordinal: u64,
     reliable: bool,
+    /// Requests to a peer that does not answer wait for ever, and nobody is told.
+    holds: bool,
+    /// How long a peer may be silent; `None` for ever.
+    patience: Option<Duration>,
+    /// The state that the program brought it to.
+    shown: QueuePairState,
+    /// Where its RECVs come from, if they are shared.
+    shared: Option<Arc<Mutex<SharedBooks>>>,
     /// The number of the next request, for the schedule and, doubled, for the device below.
     next: u64,
     sends: VecDeque<Entry>,
@@ -60,6 +71,8 @@ struct Entry {
 enum Fate {
     /// The device below has it.
     Below,
+    /// The cable is out: it goes to the device below when it is back, if that is possible, or ends without an answer.
+    CutOff { request: Option<SendRequest>, until: Option<Instant> },
     /// It has ended so.
     Ended(Completion),
     /// The device below never saw it; it ends so once it is the first.
@@ -68,7 +81,7 @@ enum Fate {
 
 fn opcode(op: &SendOp) -> CompletionOpcode {
     match op {
-        SendOp::Send { .. } => CompletionOpcode::Send,
+        SendOp::Send { .. } | SendOp::SendTo { .. } => CompletionOpcode::Send,
         SendOp::Write { .. } => CompletionOpcode::Write,
         SendOp::Read { .. } => CompletionOpcode::Read,
         SendOp::FetchAdd { .. } => CompletionOpcode::FetchAdd,
@@ -77,6 +90,12 @@ fn opcode(op: &SendOp) -> CompletionOpcode {
 }
 
 impl Books {
+    /// The state as the program is to see it.
+    fn state(&self) -> QueuePairState {
+        // Without a cable, the device below is in ERR so that it answers nobody; the program finds out by time-outs.
+        if !self.failed && self.core.cable() == Look::Gone { self.shown } else { self.inner.state() }
+    }
+
     /// A number for a request: for the schedule, and as the device below is to know it.
     fn number(&mut self) -> (u64, u64) {
         let number = self.next;
@@ -91,9 +110,67 @@ impl Books {
 
     /// Keeps how a request ended below.
     pub(super) fn note(&mut self, completion: &Completion) {
+        if self.core.cable() == Look::Gone {
+            self.lose();
+        }
+        if let Some(posted) = self.shared.as_ref().and_then(|shared| lock(shared).take(completion.wr_id)) {
+            let (number, token) = self.number();
+            let damaged = !self.reliable && self.core.decides(Fault::Corrupt, self.ordinal, number);
+            let delay = self.delay(number);
+            let fate = Fate::Ended(Completion { wr_id: posted.wr_id, ..*completion });
+            let damage = damaged.then_some(posted.pieces);
+            let (wr_id, depth) = (posted.wr_id, 0);
+            self.recvs.push_back(Entry { token, wr_id, visible: true, hidden: false, depth, delay, fate, damage });
+            return;
+        }
         let mut entries = self.sends.iter_mut().chain(&mut self.recvs);
-        if let Some(entry) = entries.find(|entry| entry.token == completion.wr_id) {
+        // What was lost on its way ends without the word of the device below.
+        let known = |entry: &&mut Entry| entry.token == completion.wr_id && matches!(entry.fate, Fate::Below);
+        if let Some(entry) = entries.find(known) {
             entry.fate = Fate::Ended(Completion { wr_id: entry.wr_id, ..*completion });
+        }
+    }
+
+    /// What becomes of a send request while the cable is out; `None` if it can go on when it is back.
+    fn cut_off(&self, request: Option<SendRequest>, opcode: CompletionOpcode, byte_len: u32) -> Fate {
+        if self.reliable || self.holds {
+            let patience = self.patience.filter(|_| self.reliable);
+            return Fate::CutOff { request, until: patience.map(|patience| Instant::now() + patience) };
+        }
+        Fate::MadeUp { status: CompletionStatus::Success, opcode, byte_len }
+    }
+
+    /// The cable is out for ever: nothing of what the device below has is answered.
+    fn lose(&mut self) {
+        for at in 0..self.sends.len() {
+            if matches!(self.sends[at].fate, Fate::Below) {
+                self.sends[at].fate = self.cut_off(None, CompletionOpcode::Send, 0);
+            }
+        }
+    }
+
+    /// Looks after requests that wait for the cable.
+    fn mind_the_cable(&mut self) {
+        if !self.sends.iter().any(|entry| matches!(entry.fate, Fate::CutOff { .. })) {
+            return;
+        }
+        let cut_off = self.core.is_cut_off();
+        let mut failing = self.failed;
+        for entry in &mut self.sends {
+            let Fate::CutOff { request, until } = &mut entry.fate else { continue };
+            let over = until.is_some_and(|until| Instant::now() >= until);
+            if !failing
+                && !cut_off
+                && let Some(request) = request.take()
+                && self.inner.post_send(&[request]).is_ok()
+            {
+                entry.fate = Fate::Below;
+            } else if failing || over || !cut_off {
+                let (status, opcode) = (CompletionStatus::RetryExceeded, CompletionOpcode::Send);
+                entry.fate = Fate::MadeUp { status, opcode, byte_len: 0 };
+                // Nothing behind a request that failed is done.
+                failing = true;
+            }
         }
     }
 
@@ -103,10 +180,14 @@ impl Books {
         if killed == Some(KillMode::Silent) {
             return;
         }
+        self.mind_the_cable();
+        if side == Side::Recv && killed.is_none() && !self.failed && self.core.is_cut_off() {
+            return;
+        }
         loop {
             let entries = if side == Side::Send { &mut self.sends } else { &mut self.recvs };
             let Some(first) = entries.front_mut() else { return };
-            let known = !matches!(first.fate, Fate::Below);
+            let known = !matches!(first.fate, Fate::Below | Fate::CutOff { .. });
             if killed.is_none() && (!known || first.delay > 0) {
                 if known {
                     first.delay -= 1;
@@ -120,11 +201,19 @@ impl Books {
 
     fn end(&mut self, side: Side, entry: Entry, killed: bool, out: &mut dyn FnMut(Completion)) {
         let qp_num = self.qp_num;
-        let failed = |status, opcode| Completion { wr_id: entry.wr_id, status, opcode, byte_len: 0, imm: None, qp_num };
+        let failed = |status, opcode| Completion {
+            wr_id: entry.wr_id,
+            status,
+            opcode,
+            byte_len: 0,
+            imm: None,
+            qp_num,
+            origin: None,
+        };
         let completion = match entry.fate {
             _ if killed => failed(CompletionStatus::Fatal, CompletionOpcode::Send),
             Fate::Ended(completion) => completion,
-            Fate::Below => unreachable!("waited for, unless the device was killed"),
+            Fate::Below | Fate::CutOff { .. } => unreachable!("waited for, unless the device was killed"),
             Fate::MadeUp { opcode, .. } if self.failed => failed(CompletionStatus::Flushed, opcode),
             Fate::MadeUp { status, opcode, byte_len } => Completion { byte_len, ..failed(status, opcode) },
         };
@@ -174,6 +263,7 @@ impl FaultyPair {
         core: Arc<Core>,
         ordinal: u64,
         [send, recv]: [Arc<QueueShared>; 2],
+        shared: Option<Arc<Mutex<SharedBooks>>>,
     ) -> FaultyPair {
         let limits = QueuePairLimits { send_depth: init.limits.send_depth, ..inner.limits() };
         let books = Books {
@@ -182,6 +272,10 @@ impl FaultyPair {
             inner: inner.clone(),
             ordinal,
             reliable: init.kind == QueuePairKind::Rc,
+            holds: core.info.capabilities.holds_sends,
+            patience: None,
+            shown: QueuePairState::Reset,
+            shared,
             next: 0,
             sends: VecDeque::new(),
             recvs: VecDeque::new(),
@@ -196,7 +290,7 @@ impl FaultyPair {
     fn post_one_send(&self, request: &SendRequest) -> Result<(), VerbsError> {
         let mut books = lock(&self.books);
         // What the device below never sees is refused here as it would be there.
-        check_post_send(books.qp_num, self.inner.state())?;
+        check_post_send(books.qp_num, books.state())?;
         let depth = self.core.info.check_send(self.kind, &self.limits, request)?;
         let used: u64 = books.sends.iter().map(|entry| entry.depth).sum();
         if used + depth > u64::from(self.limits.send_depth) {
@@ -210,6 +304,8 @@ impl FaultyPair {
         if self.core.strikes(Fault::FailPost, books.ordinal, number) {
             return Err(self.core.error("post_send"));
         }
+        // What waits for the cable goes first.
+        books.mind_the_cable();
         let status = books.swallows(number, killed.is_some());
         let (opcode, byte_len) = (opcode(&request.op), u32::try_from(request.bytes()).unwrap_or(u32::MAX));
         let mut entry = Entry {
@@ -225,6 +321,12 @@ impl FaultyPair {
         let Some(status) = status else {
             // Every success is seen here, so that what is made up behind it waits for it.
             let below = SendRequest { wr_id: token, signaled: true, ..request.clone() };
+            let waits = |entry: &Entry| matches!(entry.fate, Fate::CutOff { .. });
+            if !books.failed && (books.sends.iter().any(waits) || self.core.is_cut_off()) {
+                entry.fate = books.cut_off(Some(keep(below)?), opcode, byte_len);
+                books.sends.push_back(entry);
+                return Ok(());
+            }
             self.inner.post_send(std::slice::from_ref(&below)).map_err(|error| error.cause)?;
             books.sends.push_back(entry);
             self.duplicate(&mut books, number, below);
@@ -237,8 +339,8 @@ impl FaultyPair {
 
     /// Posts a SEND once more, if the plan says so.
     fn duplicate(&self, books: &mut Books, number: u64, below: SendRequest) {
-        let possible = !books.reliable && matches!(below.op, SendOp::Send { .. });
-        if !possible || !self.core.plan.strikes(Fault::Duplicate, books.ordinal, number) {
+        let possible = !books.reliable && matches!(below.op, SendOp::Send { .. } | SendOp::SendTo { .. });
+        if !possible || !self.core.decides(Fault::Duplicate, books.ordinal, number) {
             return;
         }
         let token = below.wr_id + 1;
@@ -253,7 +355,7 @@ impl FaultyPair {
 
     fn post_one_recv(&self, request: &RecvRequest) -> Result<(), VerbsError> {
         let mut books = lock(&self.books);
-        check_post_recv(books.qp_num, self.inner.state())?;
+        check_post_recv(books.qp_num, books.state())?;
         let (number, token) = books.number();
         match self.core.note_post() {
             None => {}
@@ -262,7 +364,7 @@ impl FaultyPair {
         }
         let below = RecvRequest { wr_id: token, pieces: request.pieces.clone() };
         self.inner.post_recv(std::slice::from_ref(&below)).map_err(|error| error.cause)?;
-        let damaged = !books.reliable && self.core.plan.strikes(Fault::Corrupt, books.ordinal, number);
+        let damaged = !books.reliable && self.core.decides(Fault::Corrupt, books.ordinal, number);
         let delay = books.delay(number);
         books.recvs.push_back(Entry {
             token,
@@ -306,17 +408,35 @@ impl QueuePair for FaultyPair {
     }
 
     fn state(&self) -> QueuePairState {
-        self.inner.state()
+        lock(&self.books).state()
     }
 
     fn limits(&self) -> QueuePairLimits {
         self.limits
     }
 
+    fn is_peer_gone(&self) -> bool {
+        self.inner.is_peer_gone()
+    }
+
     fn modify(&self, transition: &Transition) -> Result<(), VerbsError> {
         self.core.check_alive("modify_qp")?;
         let mut books = lock(&self.books);
-        self.inner.modify(transition)?;
+        let target = transition.target();
+        let gone = self.core.cable() == Look::Gone;
+        if gone && !matches!(target, QueuePairState::Reset | QueuePairState::Error) {
+            // It is a matter of this side alone; the device below stays in ERR, where nobody reaches it.
+            self.core.info.check_transition(books.qp_num, books.shown, transition)?;
+        } else {
+            self.inner.modify(transition)?;
+            if gone {
+                self.inner.modify(&Transition::Error)?;
+            }
+        }
+        books.shown = target;
+        if let Transition::ReadyToSend { timeout, retries, .. } = *transition {
+            books.patience = timeout.duration().map(|once| once * (u32::from(retries) + 1));
+        }
         match transition.target() {
             QueuePairState::Reset => {
                 books.sends.clear();

@@ -1,21 +1,41 @@
+use std::time::Duration;
+
 use crate::CompletionStatus;
 
-/// How often something happens.
+/// How often something happens, or when.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Odds {
     per_million: u32,
+    at: Option<u64>,
 }
 
 impl Odds {
     /// Never.
-    pub const NEVER: Odds = Odds { per_million: 0 };
+    pub const NEVER: Odds = Odds { per_million: 0, at: None };
     /// Each time.
-    pub const ALWAYS: Odds = Odds { per_million: 1_000_000 };
+    pub const ALWAYS: Odds = Odds { per_million: 1_000_000, at: None };
 
     /// Once in `count` times on average; never if `count` is 0.
     #[must_use]
     pub fn one_in(count: u32) -> Odds {
-        Odds { per_million: 1_000_000_u32.checked_div(count).unwrap_or(0) }
+        Odds { per_million: 1_000_000_u32.checked_div(count).unwrap_or(0), at: None }
+    }
+
+    /// So many times in a million on average; each time from a million on.
+    #[must_use]
+    pub fn per_million(times: u32) -> Odds {
+        Odds { per_million: times, at: None }
+    }
+
+    /// The `nth` time that it could happen on the device, counted from 1, and never else.
+    #[must_use]
+    pub fn at(nth: u64) -> Odds {
+        Odds { per_million: 0, at: Some(nth) }
+    }
+
+    /// Whether it ever happens.
+    pub(super) fn is_never(self) -> bool {
+        self.per_million == 0 && self.at.is_none()
     }
 }
 
@@ -31,15 +51,25 @@ pub enum KillMode {
 /// When a device dies, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kill {
-    /// The first request, counted over all queues of the device from 0, that finds it dead.
-    pub at_request: u64,
+    /// The request that finds it dead, counted over all its queues.
+    pub when: Odds,
     /// What it does then.
     pub mode: KillMode,
 }
 
+/// When the cable of a device is pulled, and for how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CablePull {
+    /// The request, counted over all queues of the device, that finds it pulled.
+    pub when: Odds,
+    /// How long it is out; `None` for ever.
+    pub lasts: Option<Duration>,
+}
+
 /// Which faults happen, and when. The same plan over the same requests (counted by queue pair, and queue pairs counted
-/// in the order in which they are made) gives the same faults, whatever the timing.
-#[derive(Clone, Debug)]
+/// in the order in which they are made) gives the same faults, whatever the timing. What happens at the n-th time is
+/// counted over the device, so that several threads can share it out differently.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FaultPlan {
     /// Repeats the schedule.
     pub seed: u64,
@@ -62,6 +92,13 @@ pub struct FaultPlan {
     pub fail_status: CompletionStatus,
     /// The device dies.
     pub kill: Option<Kill>,
+    /// Its cable is pulled: nothing goes out or comes in. A reliable request ends with
+    /// [`CompletionStatus::RetryExceeded`] once its queue pair's time-outs are over, and goes out if the cable is back
+    /// before; an unreliable one is lost, or waits where the device holds them. What peers send meanwhile is told when
+    /// the cable is back; if it never is, peers see a side that is silent.
+    pub cable: Option<CablePull>,
+    /// A request ends the whole process, as `kill -9` would.
+    pub kill_process: Odds,
 }
 
 impl FaultPlan {
@@ -79,6 +116,8 @@ impl FaultPlan {
             fail_completion: Odds::NEVER,
             fail_status: CompletionStatus::General,
             kill: None,
+            cable: None,
+            kill_process: Odds::NEVER,
         }
     }
 
@@ -90,13 +129,17 @@ impl FaultPlan {
             Fault::Delay => self.delay,
             Fault::FailPost => self.fail_post,
             Fault::FailCompletion => self.fail_completion,
+            Fault::Kill => self.kill.map_or(Odds::NEVER, |kill| kill.when),
+            Fault::Cable => self.cable.map_or(Odds::NEVER, |cable| cable.when),
+            Fault::KillProcess => self.kill_process,
         }
     }
 
-    /// Whether a fault happens to a request of a queue pair.
-    pub(super) fn strikes(&self, fault: Fault, pair: u64, request: u64) -> bool {
-        let odds = self.odds(fault).per_million;
-        odds > 0 && self.number(fault, pair, request) % 1_000_000 < u64::from(odds)
+    /// Whether a fault happens to a request of a queue pair, which is the `nth` that it could happen to.
+    pub(super) fn strikes(&self, fault: Fault, pair: u64, request: u64, nth: u64) -> bool {
+        let odds = self.odds(fault);
+        odds.at == Some(nth)
+            || odds.per_million > 0 && self.number(fault, pair, request) % 1_000_000 < u64::from(odds.per_million)
     }
 
     /// A number that depends on the seed and these alone.
@@ -114,10 +157,13 @@ pub(super) enum Fault {
     Delay,
     FailPost,
     FailCompletion,
+    Kill,
+    Cable,
+    KillProcess,
 }
 
 impl Fault {
-    pub(super) const COUNT: usize = 6;
+    pub(super) const COUNT: usize = 9;
 }
 
 /// The finisher of splitmix64: every bit of the input reaches every bit of the output.

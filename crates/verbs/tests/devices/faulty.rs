@@ -1,14 +1,15 @@
 //! The decorator that injects faults, over a device that is right.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::model::{self, Likeness, ModelBench};
 use fulmen_memory::{Exposed, Region};
 use fulmen_verbs::conformance::{self, Bench};
 use fulmen_verbs::{
-    Access, AckTimeout, Completion, CompletionOpcode, CompletionQueue, CompletionStatus as Status, Device, FaultPlan,
-    Faulty, Kill, KillMode, MemoryRegion, Mtu, Odds, Path, Piece, QueuePair, QueuePairInit, QueuePairKind as Kind,
-    QueuePairLimits, QueuePairState, RecvRequest, RnrTimer, SendRequest, Transition, VerbsError,
+    Access, AckTimeout, Completion, CompletionQueue, CompletionStatus as Status, Device, FaultPlan, Faulty, Kill,
+    KillMode, MemoryRegion, Mtu, Odds, Path, Piece, QueuePair, QueuePairInit, QueuePairKind as Kind, QueuePairLimits,
+    QueuePairState, RecvRequest, RnrTimer, SendRequest, Transition, VerbsError,
 };
 
 /// Devices of the model, both decorated.
@@ -24,7 +25,18 @@ impl Bench for FaultyBench {
 
     fn pair(&self) -> Result<[Arc<dyn Device>; 2], VerbsError> {
         let pair = ModelBench { likeness: self.likeness, bug: None }.pair()?;
-        Ok(pair.map(|device| Faulty::new(device, self.plan.clone()) as Arc<dyn Device>))
+        Ok(pair.map(|device| {
+            let faulty = Faulty::new(device, self.plan.clone());
+            let ticking = Arc::downgrade(&faulty);
+            std::thread::spawn(move || {
+                while let Some(faulty) = ticking.upgrade() {
+                    faulty.tick();
+                    drop(faulty);
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            });
+            faulty as Arc<dyn Device>
+        }))
     }
 }
 
@@ -44,15 +56,15 @@ fn delays_break_no_promise() {
 }
 
 /// One side of a connection; 64 bytes for each request.
-struct Side {
+pub struct Side {
     cq: Arc<dyn CompletionQueue>,
     memory: Exposed,
     mr: Arc<dyn MemoryRegion>,
-    qp: Arc<dyn QueuePair>,
+    pub qp: Arc<dyn QueuePair>,
 }
 
 const LEN: usize = 64;
-const ROOM: usize = 256;
+pub const ROOM: usize = 256;
 
 impl Side {
     fn new(device: &dyn Device, kind: Kind) -> Side {
@@ -64,11 +76,11 @@ impl Side {
         let limits =
             QueuePairLimits { send_depth: depth, recv_depth: depth, send_pieces: 1, recv_pieces: 1, inline_bytes: 0 };
         let (send_cq, recv_cq) = (cq.clone(), cq.clone());
-        let qp = pd.create_qp(&QueuePairInit { kind, send_cq, recv_cq, limits, signal_all: false }).unwrap();
+        let qp = pd.create_qp(&QueuePairInit { kind, send_cq, recv_cq, limits, signal_all: false, srq: None }).unwrap();
         Side { cq, memory: region.expose().unwrap(), mr, qp }
     }
 
-    fn connect(&self, device: &dyn Device, peer: &Side, peer_device: &dyn Device) {
+    pub fn connect(&self, device: &dyn Device, peer: &Side, peer_device: &dyn Device) {
         self.qp.modify(&Transition::Init { port: 1, access: Access::empty() }).unwrap();
         let remote_gid = peer_device.gid_table(1).unwrap()[0].gid;
         let path = Path { remote_gid, remote_lid: 0, local_gid_index: 0, remote_qp: peer.qp.qp_num(), mtu: Mtu::B4096 };
@@ -83,31 +95,24 @@ impl Side {
         Piece { memory: self.memory.slice(slot * LEN..(slot + 1) * LEN), lkey: self.mr.lkey() }
     }
 
-    fn recv(&self, slot: usize) {
+    pub fn recv(&self, slot: usize) {
         self.qp.post_recv(&[RecvRequest::new(slot as u64, [self.piece(slot)])]).unwrap();
     }
 
-    fn send(&self, slot: usize) -> Result<(), VerbsError> {
+    pub fn send(&self, slot: usize) -> Result<(), VerbsError> {
         self.memory.fill(slot * LEN..(slot + 1) * LEN, slot as u8);
         self.qp.post_send(&[SendRequest::send(slot as u64, [self.piece(slot)])]).map_err(|error| error.cause)
     }
 
-    fn poll(&self) -> Vec<Completion> {
-        let nothing = Completion {
-            wr_id: 0,
-            status: Status::General,
-            opcode: CompletionOpcode::Send,
-            byte_len: 0,
-            imm: None,
-            qp_num: 0,
-        };
+    pub fn poll(&self) -> Vec<Completion> {
+        let nothing = Completion::BLANK;
         let mut room = [nothing; 1024];
         let count = self.cq.poll(&mut room).unwrap();
         room[..count].to_vec()
     }
 
     /// The bytes of a received message.
-    fn bytes(&self, completion: &Completion) -> Vec<u8> {
+    pub fn bytes(&self, completion: &Completion) -> Vec<u8> {
         let mut bytes = vec![0; completion.byte_len as usize];
         self.memory.read(completion.wr_id as usize * LEN, &mut bytes);
         bytes
@@ -115,7 +120,7 @@ impl Side {
 }
 
 /// A connection from a faulty device to one that is right, with receives posted. The model does everything at once.
-fn connected(plan: FaultPlan, kind: Kind, faulty_receiver: bool) -> (Arc<Faulty>, Side, Side) {
+pub fn connected(plan: FaultPlan, kind: Kind, faulty_receiver: bool) -> (Arc<Faulty>, Side, Side) {
     let [left, right] = model::pair(Likeness::Infiniband, None);
     let (plain, faulty) =
         if faulty_receiver { (left, Faulty::new(right, plan)) } else { (right, Faulty::new(left, plan)) };
@@ -131,7 +136,7 @@ fn connected(plan: FaultPlan, kind: Kind, faulty_receiver: bool) -> (Arc<Faulty>
 }
 
 /// Sends `count` messages from a faulty device; gives the completions of both sides.
-fn exchange(plan: FaultPlan, kind: Kind, count: usize) -> (Arc<Faulty>, Vec<Completion>, Vec<Vec<u8>>) {
+pub fn exchange(plan: FaultPlan, kind: Kind, count: usize) -> (Arc<Faulty>, Vec<Completion>, Vec<Vec<u8>>) {
     let (faulty, a, b) = connected(plan, kind, false);
     (0..ROOM).for_each(|slot| b.recv(slot));
     (0..count).for_each(|slot| a.send(slot).unwrap());
@@ -247,7 +252,7 @@ fn a_delayed_completion_holds_those_behind_it() {
 
 #[test]
 fn a_silent_death_says_nothing_here_and_is_noticed_there() {
-    let plan = FaultPlan { kill: Some(Kill { at_request: 10, mode: KillMode::Silent }), ..FaultPlan::quiet(17) };
+    let plan = FaultPlan { kill: Some(Kill { when: Odds::at(11), mode: KillMode::Silent }), ..FaultPlan::quiet(17) };
     let (faulty, a, b) = connected(plan, Kind::Rc, false);
     (0..100).for_each(|slot| b.recv(slot));
     (0..10).for_each(|slot| a.send(slot).unwrap());
@@ -264,7 +269,7 @@ fn a_silent_death_says_nothing_here_and_is_noticed_there() {
 
 #[test]
 fn a_loud_death_fails_everything() {
-    let kill = Some(Kill { at_request: 12, mode: KillMode::FailsEverything });
+    let kill = Some(Kill { when: Odds::at(13), mode: KillMode::FailsEverything });
     let (faulty, a, _b) = connected(FaultPlan { kill, ..FaultPlan::quiet(19) }, Kind::Rc, false);
     // Nobody receives: they are in flight when the device dies.
     (100..104).for_each(|slot| a.recv(slot));

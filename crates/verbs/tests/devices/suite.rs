@@ -48,6 +48,11 @@ fn every_broken_promise_is_noticed() {
         (Bug::DeepQueue, Infiniband, "queues: a receive queue is as deep as it says (UC)"),
         (Bug::DeepQueue, Infiniband, "queues: a send queue is as deep as it says (RC)"),
         (Bug::LeaksQueuePairs, Infiniband, "limits: queue pairs (RC)"),
+        (Bug::StaysArmed, Infiniband, "notify: one request, one event (RC)"),
+        (Bug::StaysArmed, Thunderbolt, "notifier: one request, one call (UC)"),
+        (Bug::EstablishesAlways, Infiniband, "events: the first message before RTS is told of once (RC)"),
+        (Bug::EstablishesAlways, Infiniband, "events: nobody is told of messages after RTS (UC)"),
+        (Bug::ShrinksTooFar, Infiniband, "queues: a completion queue grows and shrinks (UC)"),
         (Bug::AnyFrames, Thunderbolt, "receive: a message of fewer frames than its RECV (UC)"),
     ];
     for (bug, likeness, case) in bugs {

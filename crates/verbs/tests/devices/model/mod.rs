@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use fulmen_memory::ChunkRule;
 use fulmen_verbs::conformance::Bench;
 use fulmen_verbs::{
-    Budget, Capabilities, CompletionChannel, CompletionQueue, Device, DeviceInfo, DeviceLimits, Gid, GidEntry, GidKind,
-    LinkLayer, Mtu, PortInfo, PortState, ProtectionDomain, VerbsError,
+    AsyncEvent, Budget, Capabilities, CompletionChannel, CompletionQueue, Device, DeviceInfo, DeviceLimits, Gid,
+    GidEntry, GidKind, LinkLayer, Mtu, PortInfo, PortState, ProtectionDomain, VerbsError,
 };
 
 use objects::{Channel, Domain, Queue};
@@ -31,6 +31,9 @@ pub enum Bug {
     DeepQueue,
     LeaksQueuePairs,
     AnyFrames,
+    StaysArmed,
+    EstablishesAlways,
+    ShrinksTooFar,
 }
 
 /// Everything that a device of the model shares with the others of its pair.
@@ -43,6 +46,17 @@ pub struct Shared {
     pub domains: Budget,
     pub registrations: Budget,
     pub queues: Budget,
+    pub teller: Arc<Teller>,
+}
+
+/// Whom a device tells of events.
+pub type Teller = Mutex<Option<Arc<dyn Fn(AsyncEvent) + Send + Sync>>>;
+
+pub fn tell(teller: &Teller, event: AsyncEvent) {
+    let callback = teller.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    if let Some(callback) = callback {
+        callback(event);
+    }
 }
 
 impl Shared {
@@ -91,6 +105,8 @@ fn info(likeness: Likeness, number: u8) -> DeviceInfo {
         capabilities: Capabilities {
             rc: rich,
             uc: true,
+            ud: false,
+            srq: false,
             write: rich,
             read: rich,
             atomics: rich,
@@ -119,6 +135,7 @@ pub fn pair(likeness: Likeness, bug: Option<Bug>) -> [Arc<dyn Device>; 2] {
             domains: budget("protection domains", limits.protection_domains),
             registrations: budget("registrations", limits.memory_regions),
             queues: budget("completion queues", limits.completion_queues),
+            teller: Arc::default(),
             info,
         });
         Arc::new(Model { shared }) as Arc<dyn Device>
@@ -180,6 +197,11 @@ impl Device for Model {
             None => None,
         };
         Ok(Arc::new(Queue::new(&self.shared, entries, channel)?))
+    }
+
+    fn on_event(&self, callback: Arc<dyn Fn(AsyncEvent) + Send + Sync>) -> Result<(), VerbsError> {
+        *self.shared.teller.lock().unwrap_or_else(PoisonError::into_inner) = Some(callback);
+        Ok(())
     }
 
     fn create_channel(&self) -> Result<Arc<dyn CompletionChannel>, VerbsError> {

@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use fulmen_memory::Region;
 use fulmen_verbs::{
-    Access, Claim, Completion, CompletionChannel, CompletionQueue, MemoryRegion, PostError, ProtectionDomain,
-    QueuePair, QueuePairInit, QueuePairLimits, QueuePairState, RecvRequest, SendRequest, Transition, VerbsError,
-    check_post_recv, check_post_send,
+    Access, AsyncEvent, Claim, Completion, CompletionChannel, CompletionQueue, MemoryRegion, PostError,
+    ProtectionDomain, QueuePair, QueuePairInit, QueuePairLimits, QueuePairState, RecvRequest, SendRequest, Transition,
+    VerbsError, check_post_recv, check_post_send,
 };
 
 use super::wire::{Entry, Pair, Registration, World};
-use super::{Bug, Shared};
+use super::{Bug, Shared, Teller, tell};
 
 pub type Events = Arc<(Mutex<u32>, Condvar)>;
 
@@ -41,31 +41,51 @@ impl CompletionChannel for Channel {
 
 /// A completion queue, as the wire fills it.
 pub struct Inbox {
-    entries: u32,
+    number: u32,
     events: Option<Events>,
     state: Mutex<InboxState>,
+    teller: Arc<Teller>,
+    stays_armed: bool,
 }
 
-#[derive(Default)]
 struct InboxState {
+    entries: u32,
+    notifier: Option<Arc<dyn Fn() + Send + Sync>>,
     completions: VecDeque<Completion>,
     overflowed: bool,
     /// `Some(true)`: for solicited completions only.
     armed: Option<bool>,
+    /// Of an event, since the last poll.
+    told: bool,
+    /// How many completions there are up to the last solicited or failed one.
+    loud: usize,
 }
 
 impl Inbox {
     pub fn push(&self, completion: Completion, solicited: bool) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.completions.len() == self.entries as usize {
-            state.overflowed = true;
+        if state.completions.len() >= state.entries as usize {
+            if !std::mem::replace(&mut state.overflowed, true) {
+                tell(&self.teller, AsyncEvent::CompletionQueueFatal { number: self.number });
+            }
             return;
         }
         state.completions.push_back(completion);
         let loud = solicited || !completion.status.is_success();
+        if loud {
+            state.loud = state.completions.len();
+        }
         let wakes = state.armed.is_some_and(|only_solicited| !only_solicited || loud);
-        if let (true, Some(events)) = (wakes, &self.events) {
+        if !wakes {
+            return;
+        }
+        if !self.stays_armed {
             state.armed = None;
+        }
+        state.told = true;
+        if let Some(notifier) = &state.notifier {
+            notifier();
+        } else if let Some(events) = &self.events {
             *events.0.lock().unwrap_or_else(PoisonError::into_inner) += 1;
             events.1.notify_one();
         }
@@ -81,7 +101,18 @@ pub struct Queue {
 impl Queue {
     pub fn new(shared: &Arc<Shared>, entries: u32, events: Option<Events>) -> Result<Queue, VerbsError> {
         let claim = shared.queues.take()?;
-        let inbox = Inbox { entries, events, state: Mutex::default() };
+        let state = InboxState {
+            entries,
+            notifier: None,
+            completions: VecDeque::new(),
+            overflowed: false,
+            armed: None,
+            told: false,
+            loud: 0,
+        };
+        let number = shared.world().fresh();
+        let (teller, stays_armed) = (shared.teller.clone(), shared.has(Bug::StaysArmed));
+        let inbox = Inbox { number, events, state: Mutex::new(state), teller, stays_armed };
         Ok(Queue { inbox: Arc::new(inbox), shared: shared.clone(), _claim: claim })
     }
 }
@@ -90,9 +121,11 @@ impl CompletionQueue for Queue {
     fn poll(&self, into: &mut [Completion]) -> Result<usize, VerbsError> {
         let mut state = self.inbox.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.overflowed {
-            return Err(VerbsError::Overflow { entries: self.inbox.entries });
+            return Err(VerbsError::Overflow { entries: state.entries });
         }
+        state.told = false;
         let count = into.len().min(state.completions.len());
+        state.loud = state.loud.saturating_sub(count);
         for (slot, completion) in into.iter_mut().zip(state.completions.drain(..count)) {
             *slot = completion;
         }
@@ -100,17 +133,45 @@ impl CompletionQueue for Queue {
     }
 
     fn request_notify(&self, solicited_only: bool) -> Result<(), VerbsError> {
-        if self.inbox.events.is_none() {
+        let mut state = self.inbox.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.inbox.events.is_none() && state.notifier.is_none() {
             let problem = "it has no channel: make it with one".to_string();
             return Err(VerbsError::Invalid { what: "notification of a completion queue", problem });
         }
-        let mut state = self.inbox.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.armed = Some(solicited_only && state.armed != Some(false));
+        let waiting = if state.armed == Some(true) { state.loud } else { state.completions.len() };
+        let waits = !state.told && waiting > 0;
+        if let Some(notifier) = state.notifier.clone().filter(|_| waits) {
+            state.armed = None;
+            state.told = true;
+            drop(state);
+            notifier();
+        }
         Ok(())
     }
 
     fn entries(&self) -> u32 {
-        self.inbox.entries
+        self.inbox.state.lock().unwrap_or_else(PoisonError::into_inner).entries
+    }
+
+    fn set_notifier(&self, notifier: Arc<dyn Fn() + Send + Sync>) -> Result<(), VerbsError> {
+        self.inbox.state.lock().unwrap_or_else(PoisonError::into_inner).notifier = Some(notifier);
+        Ok(())
+    }
+
+    fn resize(&self, entries: u32) -> Result<(), VerbsError> {
+        self.shared.info.check_completion_queue(entries)?;
+        let mut state = self.inbox.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.completions.len() > entries as usize && !self.shared.has(Bug::ShrinksTooFar) {
+            let problem = format!("{} completions wait", state.completions.len());
+            return Err(VerbsError::Invalid { what: "completion queue", problem });
+        }
+        state.entries = entries;
+        Ok(())
+    }
+
+    fn number(&self) -> u32 {
+        self.inbox.number
     }
 
     fn as_any(&self) -> &dyn Any {

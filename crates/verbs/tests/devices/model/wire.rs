@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use fulmen_memory::{Exposed, Region};
 use fulmen_verbs::{
-    Access, Completion, CompletionOpcode, CompletionStatus as Status, Piece, QueuePairInit, QueuePairKind,
+    Access, AsyncEvent, Completion, CompletionOpcode, CompletionStatus as Status, Piece, QueuePairInit, QueuePairKind,
     QueuePairState as State, RecvRequest, RemoteAddr, SendOp, SendRequest, Transition,
 };
 
 use super::objects::Inbox;
-use super::{Bug, Shared};
+use super::{Bug, Shared, tell};
 
 #[derive(Default)]
 pub struct World {
@@ -52,6 +52,7 @@ pub struct Pair {
     rnr_retries: u8,
     send: Arc<Inbox>,
     recv: Arc<Inbox>,
+    established: bool,
     pub sends: VecDeque<Entry>,
     pub recvs: VecDeque<RecvRequest>,
 }
@@ -68,6 +69,7 @@ impl Pair {
             rnr_retries: 0,
             send,
             recv,
+            established: false,
             sends: VecDeque::new(),
             recvs: VecDeque::new(),
         }
@@ -89,7 +91,7 @@ impl Pair {
 }
 
 fn failed(wr_id: u64, status: Status, qp_num: u32) -> Completion {
-    Completion { wr_id, status, opcode: CompletionOpcode::Send, byte_len: 0, imm: None, qp_num }
+    Completion { wr_id, status, opcode: CompletionOpcode::Send, byte_len: 0, imm: None, qp_num, origin: None }
 }
 
 fn gather(pieces: &[Piece]) -> Vec<u8> {
@@ -138,6 +140,9 @@ impl World {
                 pair.rnr_retries = rnr_retries;
                 pair.sends.iter_mut().for_each(|entry| entry.held = false);
             }
+            Transition::DatagramInit { .. } | Transition::DatagramReceive | Transition::DatagramSend { .. } => {
+                unreachable!("the model has connected queue pairs alone")
+            }
             Transition::SendDrain => {}
             Transition::Error => pair.flush(number),
         }
@@ -176,7 +181,7 @@ impl World {
             Step::Done { opcode, byte_len } => {
                 if entry.request.signaled {
                     let status = Status::Success;
-                    let done = Completion { wr_id, status, opcode, byte_len, imm: None, qp_num: number };
+                    let done = Completion { wr_id, status, opcode, byte_len, imm: None, qp_num: number, origin: None };
                     pair.send.push(done, false);
                 }
             }
@@ -231,7 +236,7 @@ impl World {
             receives && peer.peer == Some(number)
         });
         let opcode = match request.op {
-            SendOp::Send { .. } => CompletionOpcode::Send,
+            SendOp::Send { .. } | SendOp::SendTo { .. } => CompletionOpcode::Send,
             SendOp::Write { .. } => CompletionOpcode::Write,
             SendOp::Read { .. } => CompletionOpcode::Read,
             SendOp::FetchAdd { .. } => CompletionOpcode::FetchAdd,
@@ -268,6 +273,7 @@ impl World {
                 Ok(()) => done,
                 Err(status) => told(status),
             },
+            SendOp::SendTo { .. } => unreachable!("checked: the model has connected queue pairs alone"),
             SendOp::Write { remote, imm } => {
                 if !bytes.is_empty() {
                     let target = self.remote(domain, remote, bytes.len(), Access::REMOTE_WRITE, &shared);
@@ -281,7 +287,8 @@ impl World {
                     let recv = peer.recvs.pop_front().expect("looked at");
                     let (wr_id, opcode) = (recv.wr_id, CompletionOpcode::RecvWriteWithImm);
                     let status = Status::Success;
-                    let completion = Completion { wr_id, status, opcode, byte_len, imm, qp_num: peer_number };
+                    let completion =
+                        Completion { wr_id, status, opcode, byte_len, imm, qp_num: peer_number, origin: None };
                     peer.recv.push(completion, request.solicited);
                 }
                 done
@@ -323,6 +330,10 @@ impl World {
     /// Puts a message into the peer's next RECV; the error is what a reliable sender is told.
     fn deliver(&mut self, number: u32, bytes: &[u8], imm: Option<u32>, solicited: bool) -> Result<(), Status> {
         let pair = self.pairs.get_mut(&number).expect("looked at");
+        let early = pair.state == State::ReadyToReceive && !std::mem::replace(&mut pair.established, true);
+        if early || pair.shared.has(Bug::EstablishesAlways) {
+            tell(&pair.shared.teller, AsyncEvent::Established { qp_num: number });
+        }
         let recv = pair.recvs.pop_front().expect("looked at");
         let (shared, domain) = (pair.shared.clone(), pair.domain);
         let limits = &shared.info.limits;
@@ -344,7 +355,8 @@ impl World {
                 let byte_len = u32::try_from(bytes.len()).expect("limited");
                 let (status, opcode) = (Status::Success, CompletionOpcode::Recv);
                 let wr_id = recv.wr_id;
-                pair.recv.push(Completion { wr_id, status, opcode, byte_len, imm, qp_num: number }, solicited);
+                pair.recv
+                    .push(Completion { wr_id, status, opcode, byte_len, imm, qp_num: number, origin: None }, solicited);
                 Ok(())
             }
             Err((here, there)) => {
