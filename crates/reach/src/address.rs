@@ -8,6 +8,12 @@ const FORM: u32 = 1;
 /// How names start: `fe80`, ten random bytes, the process.
 const LINK_LOCAL: [u8; 2] = [0xfe, 0x80];
 
+/// How names of numbered nodes start: `fe80`, zeros, and a word that no random name has but by a chance of 2⁻⁶⁴. The user
+/// and the number follow.
+const NUMBERED: [u8; 10] = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0x02, 0x46];
+/// Bits below the number, for whatever a node has several of.
+const NUMBER_SHIFT: u32 = 3;
+
 /// Where a [`Node`](crate::Node) is found: on which host, in which process, under which secret name.
 ///
 /// Whoever has it, and runs as the same user on the same host, can connect. It is given to peers and shown to nobody:
@@ -23,6 +29,10 @@ impl NodeAddress {
     /// Bytes of [`NodeAddress::to_bytes`].
     pub const SIZE: usize = 48;
 
+    /// The highest number of a [numbered](crate::Node::open_numbered) node; the lowest is 1. Eight times a number, and
+    /// seven more, is then a unicast LID as InfiniBand has them (up to 0xBFFF).
+    pub const MOST_NUMBERED: u16 = 0xBFFF >> NUMBER_SHIFT;
+
     /// The address of a new node of this process.
     pub(crate) fn new() -> Result<NodeAddress, ReachError> {
         let mut name = [0; 16];
@@ -34,6 +44,29 @@ impl NodeAddress {
         Ok(NodeAddress { host: this_host()?, pid, name })
     }
 
+    /// The address of this user's node of this number on this host, whether there is one or not. Its process is not known.
+    ///
+    /// # Errors
+    /// [`ReachError::Address`] if `number` is not 1 to [`NodeAddress::MOST_NUMBERED`], [`ReachError::System`] if this host's
+    /// id is not known.
+    pub fn numbered(number: u16) -> Result<NodeAddress, ReachError> {
+        if !(1..=Self::MOST_NUMBERED).contains(&number) {
+            return Err(ReachError::Address);
+        }
+        let mut name = [0; 16];
+        name[..10].copy_from_slice(&NUMBERED);
+        name[10..14].copy_from_slice(&rustix::process::geteuid().as_raw().to_be_bytes());
+        name[14..].copy_from_slice(&(number << NUMBER_SHIFT).to_be_bytes());
+        Ok(NodeAddress { host: this_host()?, pid: 0, name })
+    }
+
+    /// The number of a numbered node.
+    #[must_use]
+    pub fn number(&self) -> Option<u16> {
+        let number = u16::from_be_bytes([self.name[14], self.name[15]]) >> NUMBER_SHIFT;
+        (self.name[..10] == NUMBERED).then_some(number)
+    }
+
     /// The address of the node of this name on this host.
     ///
     /// # Errors
@@ -42,7 +75,10 @@ impl NodeAddress {
         if name[..2] != LINK_LOCAL {
             return Err(ReachError::Address);
         }
-        let pid = u32::from_le_bytes([name[12], name[13], name[14], name[15]]);
+        let pid = match name[..10] == NUMBERED {
+            true => 0,
+            false => u32::from_le_bytes([name[12], name[13], name[14], name[15]]),
+        };
         Ok(NodeAddress { host: this_host()?, pid, name })
     }
 
@@ -55,7 +91,8 @@ impl NodeAddress {
         self.host
     }
 
-    /// The process, as its own namespace of processes numbers it.
+    /// The process, as its own namespace of processes numbers it; 0 for a numbered node, whose process is not in its
+    /// address.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.pid
@@ -96,7 +133,7 @@ impl NodeAddress {
 
 impl fmt::Display for NodeAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "process {} on host ", self.pid)?;
+        write!(f, "{} on host ", crate::error::process(self.pid))?;
         self.host[..4].iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
@@ -165,6 +202,20 @@ mod tests {
         let address = NodeAddress::new().unwrap();
         assert_eq!(NodeAddress::on_this_host(*address.name()).unwrap(), address);
         assert!(NodeAddress::on_this_host([0; 16]).is_err());
+    }
+
+    #[test]
+    fn numbers_are_names() {
+        let address = NodeAddress::numbered(7).unwrap();
+        assert_eq!(address.number(), Some(7));
+        assert_eq!(NodeAddress::new().unwrap().number(), None);
+        assert_eq!(NodeAddress::on_this_host(*address.name()).unwrap(), address);
+        assert_ne!(address, NodeAddress::numbered(8).unwrap());
+        assert!(!format!("{address}").contains("process 0"), "nobody is process 0: {address}");
+        for number in [0, NodeAddress::MOST_NUMBERED + 1, u16::MAX] {
+            assert!(NodeAddress::numbered(number).is_err(), "{number}");
+        }
+        assert!(NodeAddress::numbered(NodeAddress::MOST_NUMBERED).is_ok());
     }
 
     #[test]

@@ -1,3 +1,4 @@
+use std::fmt;
 use std::io;
 use std::time::Duration;
 
@@ -20,13 +21,13 @@ pub enum ReachError {
         peer: NodeAddress,
     },
     /// The peer has ended.
-    #[error("process {pid} is gone: nobody answers for its node any more")]
+    #[error("{} is gone: nobody answers for its node any more", process(*pid))]
     Gone {
         /// The peer's process.
         pid: u32,
     },
     /// The peer answered that it will not.
-    #[error("process {pid} refused: {reason}")]
+    #[error("{} refused: {reason}", process(*pid))]
     Refused {
         /// The peer's process.
         pid: u32,
@@ -34,7 +35,7 @@ pub enum ReachError {
         reason: Refusal,
     },
     /// The peer did not answer in time. It may be stopped or busy; it has not ended.
-    #[error("process {pid} did not {action} within {waited:?}: it lives, but is stopped or overloaded")]
+    #[error("{} did not {action} within {waited:?}: it lives, but is stopped or overloaded", process(*pid))]
     TimedOut {
         /// The peer's process.
         pid: u32,
@@ -44,7 +45,7 @@ pub enum ReachError {
         waited: Duration,
     },
     /// The peer belongs to another user.
-    #[error("process {pid} runs as user {user}: run all processes as one user")]
+    #[error("{} runs as user {user}: run all processes as one user", process(*pid))]
     OtherUser {
         /// The peer's process.
         pid: u32,
@@ -52,7 +53,7 @@ pub enum ReachError {
         user: u32,
     },
     /// The peer speaks another version of the protocol.
-    #[error("process {pid} speaks version {theirs} of the protocol and this one {ours}: run one version of Fulmen")]
+    #[error("{} speaks version {theirs} of the protocol and this one {ours}: run one version of Fulmen", process(*pid))]
     Version {
         /// The peer's process.
         pid: u32,
@@ -62,7 +63,7 @@ pub enum ReachError {
         ours: u16,
     },
     /// The peer sent what the protocol does not know.
-    #[error("process {pid} sent bytes that are no part of the protocol: it is no node of Fulmen")]
+    #[error("{} sent bytes that are no part of the protocol: it is no node of Fulmen", process(*pid))]
     Foreign {
         /// The peer's process.
         pid: u32,
@@ -79,7 +80,7 @@ pub enum ReachError {
         cause: io::Error,
     },
     /// The memory was handed over and cannot be mapped.
-    #[error("cannot map the memory of process {pid}: {cause}")]
+    #[error("cannot map the memory of {}: {cause}", process(*pid))]
     Memory {
         /// The peer's process.
         pid: u32,
@@ -110,6 +111,11 @@ pub enum Refusal {
     /// The system would not pass the descriptor on.
     #[error("its system passes no more descriptors on: raise the limit (`ulimit -n`)")]
     Descriptors,
+}
+
+/// A process in words; 0 is one whose number is not known.
+pub(crate) fn process(pid: u32) -> impl fmt::Display {
+    fmt::from_fn(move |f| if pid == 0 { f.write_str("a process") } else { write!(f, "process {pid}") })
 }
 
 /// Names what was being done when the system refused.

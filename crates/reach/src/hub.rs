@@ -18,6 +18,7 @@ use rustix::io::Errno;
 
 use crate::error::System;
 use crate::link::{Ended, Link, Reply};
+use crate::node::OnNotice;
 use crate::platform::{self, Listener};
 use crate::socket::{Inbox, Received, send};
 use crate::wire::{Frame, Unreadable};
@@ -53,8 +54,11 @@ impl Callback {
 /// What the node's handles and its thread share.
 pub(crate) struct Core {
     address: NodeAddress,
+    /// The process that opened the node.
+    process: u32,
     shares: Mutex<HashMap<u64, Region>>,
     on_death: Mutex<Vec<Callback>>,
+    on_notice: Mutex<Vec<Weak<OnNotice>>>,
     /// Links for the thread to watch.
     adopted: Mutex<Vec<Arc<Link>>>,
     stopped: AtomicBool,
@@ -69,8 +73,10 @@ impl Core {
         woken.set_nonblocking(true)?;
         let core = Core {
             address,
+            process: std::process::id(),
             shares: Mutex::default(),
             on_death: Mutex::default(),
+            on_notice: Mutex::default(),
             adopted: Mutex::default(),
             stopped: AtomicBool::new(false),
             wake,
@@ -80,6 +86,11 @@ impl Core {
 
     pub(crate) fn address(&self) -> &NodeAddress {
         &self.address
+    }
+
+    /// Whether this process is not the one that opened the node.
+    pub(crate) fn is_inherited(&self) -> bool {
+        self.process != std::process::id()
     }
 
     pub(crate) fn share(&self, key: u64, region: Region) {
@@ -115,6 +126,21 @@ impl Core {
             Callback::Lent(callback) => callback.strong_count() > 0,
         });
         callbacks.push(callback);
+    }
+
+    pub(crate) fn on_notice(&self, callback: Weak<OnNotice>) {
+        let mut callbacks = lock(&self.on_notice);
+        callbacks.retain(|known| known.strong_count() > 0);
+        callbacks.push(callback);
+    }
+
+    /// Tells whoever listens what the peer at `from` said.
+    fn notice(&self, from: &NodeAddress, a: u64, b: u64) {
+        let callbacks: Vec<Arc<OnNotice>> = lock(&self.on_notice).iter().filter_map(Weak::upgrade).collect();
+        for callback in callbacks {
+            // A callback that panics has said so by the panic's own message; the others are still served.
+            let _ = catch_unwind(AssertUnwindSafe(|| callback(from, a, b)));
+        }
     }
 
     #[cfg(test)]
@@ -155,6 +181,16 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// What there is to do after a wait.
+struct Ready {
+    woken: bool,
+    acceptable: bool,
+    outgoing: Vec<PollFlags>,
+    /// Of each outgoing connection, whether the peer's process has ended.
+    ended: Vec<bool>,
+    incoming: Vec<PollFlags>,
+}
+
 struct Outgoing {
     link: Arc<Link>,
     inbox: Inbox,
@@ -182,24 +218,19 @@ impl Hub {
                 std::thread::sleep(PAUSE);
                 continue;
             };
-            let mut ready = ready.into_iter();
-            if ready.next().is_some_and(is_ready) {
+            if ready.woken {
                 self.drain_wake_ups();
             }
-            let acceptable = ready.next().is_some_and(is_ready);
-            let (outgoing, incoming) = (self.outgoing.len(), self.incoming.len());
-            let of_outgoing: Vec<PollFlags> = ready.by_ref().take(outgoing).collect();
-            let of_incoming: Vec<PollFlags> = ready.take(incoming).collect();
-            self.serve_outgoing(&of_outgoing);
-            self.serve_incoming(&of_incoming);
-            if acceptable {
+            self.serve_outgoing(&ready.outgoing, &ready.ended);
+            self.serve_incoming(&ready.incoming);
+            if ready.acceptable {
                 self.accept();
             }
         }
     }
 
     /// Parks until something happens; what wake-ups, listener, outgoing and incoming connections are ready for.
-    fn poll(&mut self) -> Option<Vec<PollFlags>> {
+    fn poll(&mut self) -> Option<Ready> {
         let now = Instant::now();
         self.accept_from = self.accept_from.filter(|from| *from > now);
         let greeting_due = self.incoming.iter().filter_map(Incoming::greeting_due).min();
@@ -210,17 +241,26 @@ impl Hub {
 
         let listening = if self.accept_from.is_none() { PollFlags::IN } else { PollFlags::empty() };
         let watched = PollFlags::IN | platform::HANG_UP;
-        let mut polled = Vec::with_capacity(2 + self.outgoing.len() + self.incoming.len());
+        let mut polled = Vec::with_capacity(2 + 2 * self.outgoing.len() + self.incoming.len());
         polled.push(PollFd::new(&self.woken, PollFlags::IN));
         polled.push(PollFd::new(self.listener.socket(), listening));
         polled.extend(self.outgoing.iter().map(|it| PollFd::from_borrowed_fd(it.link.socket(), watched)));
         polled.extend(self.incoming.iter().map(|it| PollFd::from_borrowed_fd(it.socket(), it.awaited())));
+        let processes = self.outgoing.iter().filter_map(|it| it.link.process());
+        polled.extend(processes.map(|process| PollFd::from_borrowed_fd(process, PollFlags::IN)));
         match rustix::event::poll(&mut polled, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             // More descriptors than the limit allows, or no memory: it may pass.
             Err(_) => return None,
         }
-        Some(polled.iter().map(PollFd::revents).collect())
+        let mut ready = polled.iter().map(PollFd::revents);
+        let mut next = || ready.next().is_some_and(is_ready);
+        let (woken, acceptable) = (next(), next());
+        let outgoing = ready.by_ref().take(self.outgoing.len()).collect();
+        let incoming = ready.by_ref().take(self.incoming.len()).collect();
+        let watched = self.outgoing.iter().map(|it| it.link.process().is_some());
+        let ended = watched.map(|watched| watched && ready.next().is_some_and(is_ready)).collect();
+        Some(Ready { woken, acceptable, outgoing, ended, incoming })
     }
 
     fn drain_wake_ups(&mut self) {
@@ -228,22 +268,23 @@ impl Hub {
         while matches!((&self.woken).read(&mut bytes), Ok(read) if read == bytes.len()) {}
     }
 
-    fn serve_outgoing(&mut self, ready: &[PollFlags]) {
-        let mut ready = ready.iter();
+    fn serve_outgoing(&mut self, ready: &[PollFlags], ended: &[bool]) {
+        let mut ready = ready.iter().zip(ended);
         let mut deaths = Vec::new();
         self.outgoing.retain_mut(|outgoing| {
-            if !ready.next().copied().is_some_and(is_ready) {
+            let Some((events, ended)) = ready.next() else { return true };
+            if !is_ready(*events) && !ended {
                 return true;
             }
-            match outgoing.serve() {
-                Ok(()) => true,
-                Err(ended) => {
-                    if outgoing.link.end(ended) {
-                        deaths.push(*outgoing.link.peer());
-                    }
-                    false
-                }
+            let end = match outgoing.serve() {
+                Ok(()) if *ended => Ended::HungUp,
+                Ok(()) => return true,
+                Err(end) => end,
+            };
+            if outgoing.link.end(end) {
+                deaths.push(*outgoing.link.peer());
             }
+            false
         });
         if deaths.is_empty() {
             return;

@@ -25,6 +25,7 @@ mod platform;
 pub mod ring;
 mod shared;
 mod socket;
+mod thread;
 mod ticks;
 mod wire;
 
@@ -33,8 +34,9 @@ use std::time::{Duration, Instant};
 pub use address::{NodeAddress, this_host};
 pub use doorbell::{Doorbell, Listener};
 pub use error::{ReachError, Refusal};
-pub use node::{Node, ShareKey};
+pub use node::{Node, OnNotice, ShareKey};
 pub use peer::Peer;
+pub use thread::spawn_without_signals;
 pub use ticks::Ticks;
 
 /// The moment at which a wait of `time` ends. Longer waits than a year end after a year, so that each has an end.

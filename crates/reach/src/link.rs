@@ -9,13 +9,15 @@ use rustix::io::Errno;
 use rustix::net::Shutdown;
 
 use crate::error::System;
-use crate::wire::{Frame, VERSION};
+use crate::wire::{FRAME, Frame, VERSION};
 use crate::{NodeAddress, ReachError, Refusal, moment_after, socket};
 
 /// A connection that this process opened. The node's thread reads it; threads that ask write to it and wait.
 #[derive(Debug)]
 pub(crate) struct Link {
     socket: OwnedFd,
+    /// Becomes readable when the peer's process ends, where the system tells.
+    process: Option<OwnedFd>,
     peer: NodeAddress,
     alive: AtomicBool,
     /// This side ended it, so that the hang-up that follows is no death.
@@ -50,9 +52,10 @@ pub(crate) enum Ended {
 }
 
 impl Link {
-    pub(crate) fn new(socket: OwnedFd, peer: NodeAddress) -> Link {
+    pub(crate) fn new(socket: OwnedFd, process: Option<OwnedFd>, peer: NodeAddress) -> Link {
         Link {
             socket,
+            process,
             peer,
             alive: AtomicBool::new(false),
             closed: AtomicBool::new(false),
@@ -67,6 +70,11 @@ impl Link {
 
     pub(crate) fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+
+    /// What becomes readable when the peer's process ends, where the system tells.
+    pub(crate) fn process(&self) -> Option<BorrowedFd<'_>> {
+        self.process.as_ref().map(OwnedFd::as_fd)
     }
 
     #[inline]
@@ -107,37 +115,57 @@ impl Link {
         // Dropped after the lock's guards below, which is what it needs.
         let asked = Asked { link: self, request };
         let frame = Frame::Map { request, key }.to_bytes();
+        let Some(mut state) = self.say(&frame, "ask a peer for its memory", until)? else {
+            return Err(self.timed_out(ACTION, deadline));
+        };
         loop {
-            let mut state = self.state();
+            if let Some(reply) = state.replies.get_mut(&asked.request).and_then(Option::take) {
+                return Ok(reply);
+            }
+            if let Some(ended) = state.ended {
+                return Err(self.error(ended));
+            }
+            let Some(woken) = self.sleep(state, until) else {
+                return Err(self.timed_out(ACTION, deadline));
+            };
+            state = woken;
+        }
+    }
+
+    /// Sends two numbers. Nobody answers.
+    pub(crate) fn notify(&self, a: u64, b: u64, deadline: Duration) -> Result<(), ReachError> {
+        let frame = Frame::Notice { a, b }.to_bytes();
+        match self.say(&frame, "send a notice to a peer", moment_after(deadline))? {
+            Some(_) => Ok(()),
+            None => Err(self.timed_out("take a notice", deadline)),
+        }
+    }
+
+    /// Sends a frame: the lock under which that was done, or `None` if there was no room until `until`.
+    fn say(
+        &self,
+        frame: &[u8; FRAME],
+        action: &'static str,
+        until: Instant,
+    ) -> Result<Option<MutexGuard<'_, State>>, ReachError> {
+        loop {
+            let state = self.state();
             if let Some(ended) = state.ended {
                 return Err(self.error(ended));
             }
             // Sent under the lock, which keeps the frames of several threads apart, and never blocks.
-            match socket::send(&self.socket, &frame, None) {
-                Ok(()) => {}
-                // The peer hung up. The node's thread sees it as well, and says it to all: waited for below.
-                Err(Errno::PIPE | Errno::CONNRESET) => {}
-                Err(Errno::INTR) => continue,
+            match socket::send(&self.socket, frame, None) {
+                Ok(()) => return Ok(Some(state)),
+                // The peer hung up. The node's thread sees it as well, and says it to all.
+                Err(Errno::PIPE | Errno::CONNRESET) => return Ok(Some(state)),
+                Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => {
                     drop(state);
                     if !self.wait_for_room(until) {
-                        return Err(self.timed_out(ACTION, deadline));
+                        return Ok(None);
                     }
-                    continue;
                 }
-                Err(error) => return Err(error).system("ask a peer for its memory"),
-            }
-            loop {
-                if let Some(reply) = state.replies.get_mut(&asked.request).and_then(Option::take) {
-                    return Ok(reply);
-                }
-                if let Some(ended) = state.ended {
-                    return Err(self.error(ended));
-                }
-                let Some(woken) = self.sleep(state, until) else {
-                    return Err(self.timed_out(ACTION, deadline));
-                };
-                state = woken;
+                Err(error) => return Err(error).system(action),
             }
         }
     }

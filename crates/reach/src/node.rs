@@ -1,5 +1,6 @@
 use std::collections::HashMap;
 use std::fmt;
+use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -11,7 +12,7 @@ use crate::error::System;
 use crate::hub::{Callback, Core, Hub};
 use crate::link::Link;
 use crate::platform::{self, Listener};
-use crate::{NodeAddress, Peer, ReachError, moment_after};
+use crate::{NodeAddress, Peer, ReachError, moment_after, spawn_without_signals};
 
 /// Names a region that a node shares. Whoever knows the node's address and the key can map it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -38,6 +39,9 @@ impl fmt::Debug for ShareKey {
     }
 }
 
+/// Who is told of notices: by whom, and the two numbers. See [`Node::on_notice_while`].
+pub type OnNotice = dyn Fn(&NodeAddress, u64, u64) + Send + Sync;
+
 /// This process, as other processes of the same user on this host find it.
 ///
 /// One thread, parked while nothing happens, hands over memory that was shared and notices the deaths of peers. A clone
@@ -45,8 +49,10 @@ impl fmt::Debug for ShareKey {
 /// it as dead. Nothing of it stays behind on Linux, however the process ends. On macOS a process that is killed leaves
 /// an empty socket file in the user's temporary directory.
 ///
-/// A child that was forked and did not execute another program keeps the node's sockets open: peers learn of the
-/// death when it has ended, too.
+/// A child that was forked and did not execute another program has no use of the node: the node's thread is its
+/// parent's. It may drop what it has of it, which does nothing there to the parent ([`Node::is_inherited`]), and it keeps
+/// the node's sockets open. On Linux peers learn of the parent's death all the same, unless they are in another namespace
+/// of processes, where the parent has no number; elsewhere they learn of it when the child has ended, too.
 #[derive(Clone)]
 pub struct Node {
     inner: Arc<Inner>,
@@ -60,6 +66,11 @@ struct Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        if self.core.is_inherited() {
+            // Neither the thread nor what wakes it is this process's own.
+            std::mem::forget(self.thread.take());
+            return;
+        }
         self.core.stop();
         if let Some(thread) = self.thread.take() {
             // A callback may drop the last handle: the thread cannot wait for itself, and ends after the callback.
@@ -79,13 +90,32 @@ impl Node {
     pub fn open() -> Result<Node, ReachError> {
         let address = NodeAddress::new()?;
         let listener = Listener::open(address.name()).system("open a node's socket")?;
+        Node::start(address, listener)
+    }
+
+    /// Opens the node of this number (1 to [`NodeAddress::MOST_NUMBERED`]), which others of this user find by the number
+    /// alone: [`NodeAddress::numbered`]. `None` if another process has it: try the next one. The system frees the number
+    /// when the process ends, however it ends.
+    ///
+    /// Anybody can guess its name. That lets nobody in but processes of the same user, and nothing is shared unless it is
+    /// asked for by its key; a process of another user that took the name first is no peer of anybody.
+    ///
+    /// # Errors
+    /// [`ReachError::Address`] for another number, [`ReachError::Descriptors`] and [`ReachError::System`].
+    pub fn open_numbered(number: u16) -> Result<Option<Node>, ReachError> {
+        let address = NodeAddress::numbered(number)?;
+        match Listener::open_fixed(address.name()) {
+            Ok(listener) => Node::start(address, listener).map(Some),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => Ok(None),
+            Err(error) => Err(error).system("open a node's socket"),
+        }
+    }
+
+    fn start(address: NodeAddress, listener: Listener) -> Result<Node, ReachError> {
         let (core, woken) = Core::new(address).system("make a node's wake-up socket")?;
         let core = Arc::new(core);
         let hub = Hub::new(core.clone(), listener, woken);
-        let thread = thread::Builder::new()
-            .name("fulmen-reach".to_owned())
-            .spawn(move || hub.run())
-            .system("start a node's thread")?;
+        let thread = spawn_without_signals("fulmen-reach", move || hub.run()).system("start a node's thread")?;
         Ok(Node { inner: Arc::new(Inner { core, peers: Mutex::default(), thread: Some(thread) }) })
     }
 
@@ -93,6 +123,12 @@ impl Node {
     #[must_use]
     pub fn address(&self) -> NodeAddress {
         *self.inner.core.address()
+    }
+
+    /// Whether this process was forked off the one that opened the node, which alone can use it.
+    #[must_use]
+    pub fn is_inherited(&self) -> bool {
+        self.inner.core.is_inherited()
     }
 
     /// Lets peers map a region, until [`Node::unshare`] or the node's end. The node keeps the region mapped meanwhile.
@@ -161,7 +197,12 @@ impl Node {
         if user != rustix::process::geteuid().as_raw() {
             return Err(ReachError::OtherUser { pid, user });
         }
-        let link = Arc::new(Link::new(socket, *address));
+        let process = match platform::process_end(&socket) {
+            Ok(process) => process,
+            // A child that it forked keeps its socket open.
+            Err(_) => return Err(ReachError::Gone { pid }),
+        };
+        let link = Arc::new(Link::new(socket, process, *address));
         self.inner.core.adopt(link.clone())?;
         // From here on the peer's end closes the link, also when this returns early.
         let peer = Arc::new(Peer::new(link.clone(), self.clone()));
@@ -191,6 +232,15 @@ impl Node {
         self.inner.core.on_death(Callback::Lent(callback));
     }
 
+    /// Calls back, from the node's thread, for each [`Peer::notify`](crate::Peer::notify) of a peer that connected to this
+    /// node: with the address that the peer says is its own, and its two numbers. Whoever means to rely on that address
+    /// connects to it.
+    ///
+    /// The callback must not wait: the node serves nobody meanwhile. It is called for as long as it exists.
+    pub fn on_notice_while(&self, callback: Weak<OnNotice>) {
+        self.inner.core.on_notice(callback);
+    }
+
     fn peers(&self) -> MutexGuard<'_, HashMap<NodeAddress, Weak<Peer>>> {
         self.inner.peers.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -211,6 +261,8 @@ impl fmt::Debug for Node {
 mod tests {
     use super::*;
 
+    const WAIT: Duration = Duration::from_secs(60);
+
     #[test]
     fn lent_callbacks_go_with_their_owners() {
         let node = Node::open().unwrap();
@@ -223,8 +275,53 @@ mod tests {
     }
 
     #[test]
+    fn a_number_is_taken_until_its_node_closes() {
+        // Other tests of this user may have some of the numbers.
+        let (number, node) = (1..=NodeAddress::MOST_NUMBERED)
+            .rev()
+            .find_map(|number| Some((number, Node::open_numbered(number).unwrap()?)))
+            .unwrap();
+        assert!(Node::open_numbered(number).unwrap().is_none(), "it is taken");
+        let other = Node::open().unwrap();
+        let peer = other.connect(&NodeAddress::numbered(number).unwrap(), WAIT).unwrap();
+        assert_eq!((peer.address(), peer.is_alive()), (node.address(), true));
+        drop(peer);
+        drop(node);
+        assert!(Node::open_numbered(number).unwrap().is_some(), "it is free again");
+        assert!(Node::open_numbered(0).is_err());
+    }
+
+    #[test]
+    fn notices_arrive_in_order_and_say_whose_they_are() {
+        const NOTICES: u64 = 5_000;
+        let (node, other) = (Node::open().unwrap(), Node::open().unwrap());
+        let (said, heard) = std::sync::mpsc::channel();
+        let callback: Arc<OnNotice> = Arc::new(move |from, a, b| {
+            let _ = said.send((*from, a, b));
+        });
+        node.on_notice_while(Arc::downgrade(&callback));
+        let peer = other.connect(&node.address(), WAIT).unwrap();
+        // More than a socket holds.
+        for number in 0..NOTICES {
+            peer.notify(number, !number, WAIT).unwrap();
+        }
+        for number in 0..NOTICES {
+            assert_eq!(heard.recv_timeout(WAIT), Ok((other.address(), number, !number)));
+        }
+        // Nobody is called any more, and nobody minds.
+        drop(callback);
+        peer.notify(1, 2, WAIT).unwrap();
+        assert!(heard.recv_timeout(WAIT).is_err());
+        drop(node);
+        let gone = || matches!(peer.notify(1, 2, WAIT), Err(ReachError::Gone { .. }));
+        let until = Instant::now() + WAIT;
+        while !gone() {
+            assert!(Instant::now() < until, "a closed node is gone");
+        }
+    }
+
+    #[test]
     fn another_region_under_the_same_key_is_mapped_anew() {
-        const WAIT: Duration = Duration::from_secs(60);
         let (node, other) = (Node::open().unwrap(), Node::open().unwrap());
         let peer = other.connect(&node.address(), WAIT).unwrap();
         let key = ShareKey::from_u64(7);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use fulmen_memory::{Region, WeakRegion};
 
 use crate::link::{Link, Reply};
-use crate::{Node, NodeAddress, ReachError, ShareKey};
+use crate::{Node, NodeAddress, ReachError, ShareKey, platform};
 
 /// Another process, connected. The connection ends when the last handle is dropped; what was mapped stays mapped.
 ///
@@ -14,12 +14,12 @@ use crate::{Node, NodeAddress, ReachError, ShareKey};
 pub struct Peer {
     link: Arc<Link>,
     regions: Mutex<HashMap<u64, WeakRegion>>,
-    _node: Node,
+    node: Node,
 }
 
 impl Peer {
     pub(crate) fn new(link: Arc<Link>, node: Node) -> Peer {
-        Peer { link, regions: Mutex::default(), _node: node }
+        Peer { link, regions: Mutex::default(), node }
     }
 
     /// Where it is found.
@@ -34,8 +34,15 @@ impl Peer {
         self.link.peer().pid()
     }
 
+    /// Its process as the system knows it, whatever it says itself; none if it is in another namespace of processes,
+    /// where this one has no number for it.
+    #[must_use]
+    pub fn process(&self) -> Option<u32> {
+        platform::peer_process(self.link.socket())
+    }
+
     /// Whether its node is open. One atomic load; false as soon as this process's node has seen the connection hang
-    /// up, which the system does when the peer's process ends, however it ends. A stopped process is alive.
+    /// up or the peer's process end, however it ends. A stopped process is alive.
     #[inline]
     #[must_use]
     pub fn is_alive(&self) -> bool {
@@ -72,6 +79,17 @@ impl Peer {
         }
     }
 
+    /// Sends two numbers, which mean something to those who [listen](Node::on_notice_while) at the peer's node, in order.
+    /// That they are on their way does not say that the peer will live to see them.
+    ///
+    /// Returns at the latest when `deadline` (at most a year) has passed.
+    ///
+    /// # Errors
+    /// [`ReachError::Gone`], and [`ReachError::TimedOut`] if the peer is stopped and took none of many for so long.
+    pub fn notify(&self, a: u64, b: u64, deadline: Duration) -> Result<(), ReachError> {
+        self.link.notify(a, b, deadline)
+    }
+
     /// Asks for a region, unless another thread brought one meanwhile that is `fit`.
     fn ask(&self, key: ShareKey, deadline: Duration, fit: impl Fn(&Region) -> bool) -> Result<Region, ReachError> {
         let pid = self.pid();
@@ -103,7 +121,10 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        self.link.close();
+        // A connection that was inherited is its process's to end.
+        if !self.node.is_inherited() {
+            self.link.close();
+        }
     }
 }
 

@@ -6,7 +6,7 @@
 use crate::{NodeAddress, Refusal};
 
 pub(crate) const FRAME: usize = 64;
-pub(crate) const VERSION: u16 = 1;
+pub(crate) const VERSION: u16 = 2;
 const MAGIC: [u8; 4] = *b"FLMR";
 const BODY: usize = 8;
 
@@ -14,6 +14,7 @@ const HELLO: u16 = 1;
 const MAP: u16 = 2;
 const MAPPED: u16 = 3;
 const REFUSED: u16 = 4;
+const NOTICE: u16 = 5;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Frame {
@@ -25,6 +26,8 @@ pub(crate) enum Frame {
     Mapped { request: u64, len: u64 },
     /// No region, or (for request 0) no connection.
     Refused { request: u64, reason: Refusal },
+    /// Two numbers for whoever listens at the other end. There is no reply.
+    Notice { a: u64, b: u64 },
 }
 
 /// Why bytes are no frame.
@@ -45,6 +48,7 @@ impl Frame {
             Frame::Map { request, key } => (MAP, Some((request, key))),
             Frame::Mapped { request, len } => (MAPPED, Some((request, len))),
             Frame::Refused { request, reason } => (REFUSED, Some((request, code_of(reason)))),
+            Frame::Notice { a, b } => (NOTICE, Some((a, b))),
         };
         if let Some((request, value)) = body {
             bytes[BODY..BODY + 8].copy_from_slice(&request.to_le_bytes());
@@ -78,6 +82,7 @@ impl Frame {
                 let reason = reason_of(value).ok_or(Unreadable::Foreign)?;
                 (Frame::Refused { request, reason }, BODY + 16)
             }
+            NOTICE => (Frame::Notice { a: request, b: value }, BODY + 16),
             _ => return Err(Unreadable::Foreign),
         };
         if bytes[used..].iter().any(|byte| *byte != 0) {
@@ -111,6 +116,7 @@ mod tests {
             Just(()).prop_map(|()| Frame::Hello(NodeAddress::new().unwrap())),
             any::<(u64, u64)>().prop_map(|(request, key)| Frame::Map { request, key }),
             any::<(u64, u64)>().prop_map(|(request, len)| Frame::Mapped { request, len }),
+            any::<(u64, u64)>().prop_map(|(a, b)| Frame::Notice { a, b }),
             (any::<u64>(), reasons).prop_map(|(request, reason)| Frame::Refused { request, reason }),
         ]
     }

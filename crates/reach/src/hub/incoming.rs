@@ -6,20 +6,27 @@ use rustix::event::PollFlags;
 use rustix::io::Errno;
 
 use super::{Core, FRAMES_A_TURN};
-use crate::Refusal;
 use crate::platform;
 use crate::socket::{Inbox, Received, send};
 use crate::wire::{FRAME, Frame, Unreadable};
+use crate::{NodeAddress, Refusal};
 
 /// How long a new connection may stay silent.
 const GREETING: Duration = Duration::from_secs(30);
+
+/// Whether a peer has said who it is.
+#[derive(Clone, Copy)]
+enum Greeting {
+    /// Until when it has to.
+    Due(Instant),
+    From(NodeAddress),
+}
 
 /// A connection that a peer opened.
 pub(super) struct Incoming {
     socket: OwnedFd,
     inbox: Inbox,
-    /// Until when the peer has to say who it is; None once it has.
-    greeting_due: Option<Instant>,
+    peer: Greeting,
     /// A reply that found no room. Nothing is read until it is out, so that a peer that does not listen holds up
     /// itself alone.
     unsent: Option<([u8; FRAME], Option<Region>)>,
@@ -27,7 +34,7 @@ pub(super) struct Incoming {
 
 impl Incoming {
     pub(super) fn new(socket: OwnedFd) -> Incoming {
-        Incoming { socket, inbox: Inbox::new(), greeting_due: Some(Instant::now() + GREETING), unsent: None }
+        Incoming { socket, inbox: Inbox::new(), peer: Greeting::Due(Instant::now() + GREETING), unsent: None }
     }
 
     pub(super) fn socket(&self) -> BorrowedFd<'_> {
@@ -35,7 +42,10 @@ impl Incoming {
     }
 
     pub(super) fn greeting_due(&self) -> Option<Instant> {
-        self.greeting_due
+        match self.peer {
+            Greeting::Due(until) => Some(until),
+            Greeting::From(_) => None,
+        }
     }
 
     pub(super) fn awaited(&self) -> PollFlags {
@@ -65,21 +75,25 @@ impl Incoming {
                 Received::End => return false,
             };
             let hello = Frame::Hello(*core.address()).to_bytes();
-            let answered = match Frame::from_bytes(&bytes) {
-                Ok(Frame::Hello(peer)) if self.greeting_due.is_some() => {
+            let answered = match (Frame::from_bytes(&bytes), self.peer) {
+                (Ok(Frame::Hello(peer)), Greeting::Due(_)) => {
                     if peer.host_id() != core.address().host_id() {
                         return false;
                     }
-                    self.greeting_due = None;
+                    self.peer = Greeting::From(peer);
                     self.answer(hello, None)
                 }
-                Ok(Frame::Map { request, key }) if self.greeting_due.is_none() => self.hand_over(core, request, key),
-                Err(Unreadable::Version(_)) if self.greeting_due.is_some() => {
+                (Ok(Frame::Map { request, key }), Greeting::From(_)) => self.hand_over(core, request, key),
+                (Ok(Frame::Notice { a, b }), Greeting::From(peer)) => {
+                    core.notice(&peer, a, b);
+                    true
+                }
+                (Err(Unreadable::Version(_)), Greeting::Due(_)) => {
                     // The greeting tells the peer which version is spoken here.
                     self.answer(hello, None);
                     return false;
                 }
-                Ok(_) | Err(_) => return false,
+                (Ok(_) | Err(_), _) => return false,
             };
             if !answered {
                 return false;

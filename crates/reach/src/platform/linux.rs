@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
@@ -10,6 +10,7 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::process::{Pid, PidfdFlags};
 
 pub(crate) const SEND: SendFlags = SendFlags::NOSIGNAL;
 pub(crate) const RECV: RecvFlags = RecvFlags::CMSG_CLOEXEC;
@@ -30,6 +31,11 @@ impl Listener {
         Ok(Listener { socket })
     }
 
+    /// The same for a name that others may have: `AddrInUse` then.
+    pub(crate) fn open_fixed(name: &[u8; 16]) -> io::Result<Listener> {
+        Listener::open(name)
+    }
+
     pub(crate) fn socket(&self) -> &UnixListener {
         &self.socket
     }
@@ -45,7 +51,42 @@ pub(crate) fn connect(name: &[u8; 16]) -> Result<OwnedFd, Errno> {
 
 /// The user at the other end.
 pub(crate) fn peer_user(socket: impl AsFd) -> Result<u32, Errno> {
-    Ok(rustix::net::sockopt::socket_peercred(socket)?.uid.as_raw())
+    Ok(credentials(socket)?.uid)
+}
+
+/// The process at the other end; none if this one has no number for it, since it is in another namespace.
+pub(crate) fn peer_process(socket: impl AsFd) -> Option<u32> {
+    credentials(socket).ok().and_then(|peer| u32::try_from(peer.pid).ok()).filter(|pid| *pid != 0)
+}
+
+/// What becomes readable when the process at the other end has ended, though a child that it forked may keep the
+/// connection open; none if the system cannot tell. `SRCH`: it has ended already.
+pub(crate) fn process_end(socket: impl AsFd) -> Result<Option<OwnedFd>, Errno> {
+    let Some(process) = peer_process(socket).and_then(|pid| Pid::from_raw(pid.cast_signed())) else { return Ok(None) };
+    match rustix::process::pidfd_open(process, PidfdFlags::empty()) {
+        Ok(end) => Ok(Some(end)),
+        Err(Errno::SRCH) => Err(Errno::SRCH),
+        // An old system, one that forbids it, or no descriptor left: the connection's end tells most of it.
+        Err(_) => Ok(None),
+    }
+}
+
+/// Who listened at the other end. By hand, since a process of another namespace has the number 0.
+fn credentials(socket: impl AsFd) -> Result<libc::ucred, Errno> {
+    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    let descriptor = socket.as_fd().as_raw_fd();
+    // SAFETY: the descriptor is open, and both results are places of this function, of the size that is told.
+    let result = unsafe {
+        libc::getsockopt(
+            descriptor,
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut peer).cast::<libc::c_void>(),
+            &raw mut len,
+        )
+    };
+    if result == 0 { Ok(peer) } else { Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)) }
 }
 
 /// Makes a received descriptor stay in this process. `CMSG_CLOEXEC` did it already.

@@ -8,6 +8,7 @@ use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 
 use rustix::event::PollFlags;
+use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketType};
 
@@ -31,6 +32,23 @@ impl Listener {
         std::fs::set_permissions(&listener.path, std::fs::Permissions::from_mode(0o600))?;
         listener.socket.set_nonblocking(true)?;
         Ok(listener)
+    }
+
+    /// The same for a name that others may have: `AddrInUse` then. A file that a killed process left behind is no other.
+    pub(crate) fn open_fixed(name: &[u8; 16]) -> io::Result<Listener> {
+        // One process at a time looks and removes, so that none removes what another one has just made.
+        let lock = std::fs::File::create(std::env::temp_dir().join("fulmen-numbers.lock"))?;
+        rustix::fs::flock(&lock, FlockOperation::LockExclusive)?;
+        match Listener::open(name) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => match connect(name) {
+                Err(Errno::CONNREFUSED) => {
+                    std::fs::remove_file(path(name))?;
+                    Listener::open(name)
+                }
+                Ok(_) | Err(_) => Err(error),
+            },
+            opened => opened,
+        }
     }
 
     pub(crate) fn socket(&self) -> &UnixListener {
@@ -65,6 +83,29 @@ pub(crate) fn peer_user(socket: impl AsFd) -> Result<u32, Errno> {
     // SAFETY: the descriptor is open, and both results are places of this function.
     let result = unsafe { libc::getpeereid(socket.as_fd().as_raw_fd(), &raw mut user, &raw mut group) };
     if result == 0 { Ok(user) } else { Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)) }
+}
+
+/// The process at the other end, if the system tells.
+pub(crate) fn peer_process(socket: impl AsFd) -> Option<u32> {
+    let mut pid: libc::pid_t = 0;
+    let mut len = size_of::<libc::pid_t>() as libc::socklen_t;
+    let descriptor = socket.as_fd().as_raw_fd();
+    // SAFETY: the descriptor is open, and both results are places of this function, of the size that is told.
+    let result = unsafe {
+        libc::getsockopt(
+            descriptor,
+            libc::SOL_LOCAL,
+            libc::LOCAL_PEERPID,
+            (&raw mut pid).cast::<libc::c_void>(),
+            &raw mut len,
+        )
+    };
+    u32::try_from(pid).ok().filter(|pid| result == 0 && *pid != 0)
+}
+
+/// What becomes readable when the process at the other end has ended: the system has no such thing.
+pub(crate) fn process_end(_: impl AsFd) -> Result<Option<OwnedFd>, Errno> {
+    Ok(None)
 }
 
 /// Makes a received descriptor stay in this process.

@@ -155,6 +155,17 @@ fn the_child() {
         "answer" => answer(&memory),
         "echo" => echo(&memory),
         "heir" => heir(),
+        "forks" => forked(|| std::thread::sleep(LONG)),
+        "forks and drops" => {
+            forked(|| drop(node.clone()));
+            let inherited = node.clone();
+            // The last handle, as far as the child knows.
+            forked(move || {
+                assert!(inherited.is_inherited());
+                drop(inherited);
+                drop(node);
+            });
+        }
         other => panic!("no role {other}"),
     }
     // Until the input is closed.
@@ -165,6 +176,24 @@ fn hear() -> String {
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).unwrap();
     line
+}
+
+/// Forks a child that runs this and ends, and says its number.
+fn forked(run: impl FnOnce()) {
+    // SAFETY: the child only runs what was given, which takes no lock that another thread can hold, and ends without
+    // running anything of its parent's.
+    match unsafe { libc::fork() } {
+        0 => {
+            let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
+            // SAFETY: ends this process.
+            unsafe { libc::_exit(i32::from(ran.is_err())) }
+        }
+        pid => {
+            // It is the child that drops what it holds.
+            std::mem::forget(run);
+            println!("\nchild: {pid}");
+        }
+    }
 }
 
 /// Adds one to each byte that the parent wrote, when its doorbell rings.

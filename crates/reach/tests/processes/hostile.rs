@@ -10,6 +10,9 @@ use fulmen_reach::{Node, NodeAddress, ReachError, ShareKey};
 
 use crate::LONG;
 
+/// The version that is spoken.
+const VERSION: u16 = 2;
+
 /// Where a node listens, which its address says.
 fn socket_of(address: &NodeAddress) -> SocketAddr {
     let name: String = address.to_bytes()[24..40].iter().map(|byte| format!("{byte:02x}")).collect();
@@ -27,7 +30,7 @@ fn hello(address: &NodeAddress, version: u16) -> [u8; 64] {
 
 fn request(kind: u8, request: u64, value: u64) -> [u8; 64] {
     let mut bytes = [0; 64];
-    bytes[..8].copy_from_slice(&[b'F', b'L', b'M', b'R', 1, 0, kind, 0]);
+    bytes[..8].copy_from_slice(&[b'F', b'L', b'M', b'R', VERSION as u8, 0, kind, 0]);
     bytes[8..16].copy_from_slice(&request.to_le_bytes());
     bytes[16..24].copy_from_slice(&value.to_le_bytes());
     bytes
@@ -56,12 +59,13 @@ fn hostile_bytes_end_their_connection_only() {
     let (node, other) = (Node::open().unwrap(), Node::open().unwrap());
     let key = node.share(&Region::alloc(4096).unwrap()).unwrap();
     let peer = other.connect(&node.address(), LONG).unwrap();
-    let greeting = hello(&node.address(), 1);
+    let greeting = hello(&node.address(), VERSION);
 
     assert_eq!(answer(&node, &[0xff; 64]), b"");
     assert_eq!(answer(&node, b"GET / HTTP/1.1\r\nHost: example\r\nAccept: */*\r\nConnection: close\r\n\r\n"), b"");
-    // A request before the greeting, two greetings, and a kind that does not exist.
+    // A request or a notice before the greeting, two greetings, and a kind that does not exist.
     assert_eq!(answer(&node, &request(2, 1, key.to_u64())), b"");
+    assert_eq!(answer(&node, &request(5, 1, 2)), b"");
     assert_eq!(answer(&node, &[greeting, greeting].concat()), greeting);
     assert_eq!(answer(&node, &[greeting, request(99, 1, 1)].concat()), greeting);
     // Replies that nobody asked for.
@@ -71,7 +75,7 @@ fn hostile_bytes_end_their_connection_only() {
     // Another host's node.
     let mut elsewhere = node.address().to_bytes();
     elsewhere[0] ^= 1;
-    assert_eq!(answer(&node, &hello(&NodeAddress::from_bytes(&elsewhere).unwrap(), 1)), b"");
+    assert_eq!(answer(&node, &hello(&NodeAddress::from_bytes(&elsewhere).unwrap(), VERSION)), b"");
 
     assert!(peer.is_alive());
     assert_eq!(peer.map(key, LONG).unwrap().len(), 4096);
@@ -81,7 +85,7 @@ fn hostile_bytes_end_their_connection_only() {
 fn half_a_frame_harms_nobody() {
     let node = Node::open().unwrap();
     let mut stream = UnixStream::connect_addr(&socket_of(&node.address())).unwrap();
-    let greeting = hello(&node.address(), 1);
+    let greeting = hello(&node.address(), VERSION);
     stream.write_all(&greeting[..10]).unwrap();
     // Others are served meanwhile, and the rest is taken when it comes.
     assert!(node.connect(&node.address(), LONG).unwrap().is_alive());
@@ -120,7 +124,7 @@ fn another_version_is_named() {
     let node = Node::open().unwrap();
     let (address, end) = pretend(|address| vec![hello(address, 7).to_vec()]);
     let error = node.connect(&address, LONG).unwrap_err();
-    assert!(matches!(error, ReachError::Version { theirs: 7, ours: 1, .. }), "{error}");
+    assert!(matches!(error, ReachError::Version { theirs: 7, ours: VERSION, .. }), "{error}");
     assert!(error.to_string().contains(&std::process::id().to_string()), "{error}");
     end();
 }
@@ -128,7 +132,12 @@ fn another_version_is_named() {
 #[test]
 fn foreign_listeners_are_named() {
     let node = Node::open().unwrap();
-    let foreign = [vec![b'x'; 64], request(4, 1, 99).to_vec(), hello(&node.address(), 1).to_vec()];
+    let foreign = [
+        vec![b'x'; 64],
+        request(4, 1, 99).to_vec(),
+        request(5, 1, 2).to_vec(),
+        hello(&node.address(), VERSION).to_vec(),
+    ];
     for bytes in foreign {
         let (address, end) = pretend(|_| vec![bytes]);
         let error = node.connect(&address, LONG).unwrap_err();
@@ -150,7 +159,7 @@ fn a_full_node_says_so() {
 fn a_mapping_without_memory_is_an_error() {
     let node = Node::open().unwrap();
     // The reply promises memory, and brings no descriptor.
-    let (address, end) = pretend(|address| vec![hello(address, 1).to_vec(), request(3, 1, 4096).to_vec()]);
+    let (address, end) = pretend(|address| vec![hello(address, VERSION).to_vec(), request(3, 1, 4096).to_vec()]);
     let peer = node.connect(&address, LONG).unwrap();
     let error = peer.map(ShareKey::from_u64(5), LONG).unwrap_err();
     assert!(matches!(error, ReachError::Descriptors { .. }), "{error}");
@@ -162,7 +171,7 @@ fn random_bytes_never_end_a_node() {
     let node = Node::open().unwrap();
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
     for round in 0..200 {
-        let mut bytes = hello(&node.address(), 1).to_vec();
+        let mut bytes = hello(&node.address(), VERSION).to_vec();
         bytes.extend_from_slice(&request(2, round, 1));
         for _ in 0..4 {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -179,7 +188,7 @@ fn random_bytes_never_end_a_node() {
 fn who_hangs_up_and_takes_no_answers_is_let_go() {
     let node = Node::open().unwrap();
     let stream = UnixStream::connect_addr(&socket_of(&node.address())).unwrap();
-    (&stream).write_all(&hello(&node.address(), 1)).unwrap();
+    (&stream).write_all(&hello(&node.address(), VERSION)).unwrap();
     stream.set_nonblocking(true).unwrap();
     // Until the node has no room for its answers and reads no further.
     let mut refused = 0;

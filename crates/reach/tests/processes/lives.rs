@@ -92,6 +92,44 @@ fn a_death_is_noticed_though_the_peers_child_lives_on() {
     rustix::process::test_kill_process(heir.0).expect("the heir lives");
 }
 
+#[test]
+fn a_death_is_noticed_though_a_forked_child_lives_on() {
+    let mut child = Running::start("forks");
+    let heir = Heir(Pid::from_raw(child.hear().parse().unwrap()).unwrap());
+    let node = Node::open().unwrap();
+    let peer = node.connect(&child.address, LONG).unwrap();
+    let address = child.address;
+    child.kill();
+    eventually("the death is noticed", || !peer.is_alive());
+    rustix::process::test_kill_process(heir.0).expect("the heir lives");
+    // It listens still, as far as the system knows, and nobody waits for it.
+    let error = node.connect(&address, LONG).unwrap_err();
+    assert!(matches!(error, ReachError::Gone { .. }), "{error}");
+}
+
+#[test]
+fn a_forked_child_that_drops_the_node_does_it_no_harm() {
+    let mut child = Running::start("forks and drops");
+    let node = Node::open().unwrap();
+    let peer = node.connect(&child.address, LONG).unwrap();
+    for _ in 0..2 {
+        let pid: i32 = child.hear().parse().unwrap();
+        eventually("the forked child ends", || has_ended(pid));
+    }
+    assert_eq!(peer.map(child.key, LONG).unwrap().len(), crate::child::LEN);
+    assert!(peer.is_alive() && node.connect(&child.address, LONG).is_ok());
+}
+
+/// Whether a process has ended well, which nobody waits for.
+fn has_ended(pid: i32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("nobody has waited for it");
+    let fields: Vec<&str> = status.rsplit_once(") ").expect("a name in brackets").1.split(' ').collect();
+    let ended = fields[0] == "Z";
+    // The last field is how it ended.
+    assert!(!ended || fields.last().map(|code| code.trim()) == Some("0"), "{status}");
+    ended
+}
+
 struct Heir(Pid);
 
 impl Drop for Heir {
