@@ -2,14 +2,18 @@
 
 use std::any::Any;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use fulmen_verbs::{Budget, Claim, Completion, CompletionChannel, CompletionQueue, VerbsError};
+use fulmen_verbs::{AsyncEvent, Claim, Completion, CompletionChannel, CompletionQueue, VerbsError};
 
 use crate::device::DeviceCore;
 use crate::pair::Pair;
+use crate::progress::Waiting;
+
+/// After so many polls in a row that found nothing, whoever is to send may need this processor.
+const POLLS_TO_YIELD: u32 = 100;
 
 /// What the next completion does.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -19,20 +23,35 @@ enum Armed {
     ForAny,
 }
 
+type Notifier = Arc<dyn Fn() + Send + Sync>;
+
 struct Inner {
     list: VecDeque<Completion>,
+    /// How many completions of the list there are up to the last one that is solicited or failed.
+    urgent: usize,
+    entries: usize,
     armed: Armed,
+    /// There was an event since the last poll.
+    told: bool,
     overflowed: bool,
+    /// Called in place of the channel.
+    notifier: Option<Notifier>,
+    /// While an event is armed, nobody knows who sleeps until the notifier is called: the device's thread is in charge.
+    waiting: Option<Waiting>,
 }
 
 /// A completion queue. It keeps the queue pairs that complete into it, which leave when their handle is dropped.
 pub(crate) struct Queue {
-    device: Arc<DeviceCore>,
-    entries: usize,
+    pub(crate) device: Arc<DeviceCore>,
+    number: u32,
     inner: Mutex<Inner>,
     /// Length of the list, to be looked at without the lock.
     ready: AtomicUsize,
+    /// Polls in a row that found nothing. Threads that race lose counts, which does not matter.
+    empty_polls: AtomicU32,
     pairs: Mutex<Vec<Arc<Pair>>>,
+    /// Datagram queue pairs that complete into it.
+    datagrams: AtomicUsize,
     channel: Option<Arc<Channel>>,
     _claim: Claim,
 }
@@ -42,18 +61,28 @@ impl Queue {
         device: &Arc<DeviceCore>,
         entries: u32,
         channel: Option<Arc<Channel>>,
-        budget: &Budget,
     ) -> Result<Queue, VerbsError> {
-        let claim = budget.take()?;
+        let claim = device.budgets.completion_queues.take()?;
         let entries = entries as usize;
-        // What is seldom filled is not reserved whole.
-        let list = VecDeque::with_capacity(entries.min(4096));
+        let inner = Inner {
+            // What is seldom filled is not reserved whole.
+            list: VecDeque::with_capacity(entries.min(4096)),
+            urgent: 0,
+            entries,
+            armed: Armed::No,
+            told: false,
+            overflowed: false,
+            notifier: None,
+            waiting: None,
+        };
         Ok(Queue {
             device: device.clone(),
-            entries,
-            inner: Mutex::new(Inner { list, armed: Armed::No, overflowed: false }),
+            number: device.next_number(),
+            inner: Mutex::new(inner),
             ready: AtomicUsize::new(0),
+            empty_polls: AtomicU32::new(0),
             pairs: Mutex::default(),
+            datagrams: AtomicUsize::new(0),
             channel,
             _claim: claim,
         })
@@ -70,39 +99,84 @@ impl Queue {
         self.pairs().retain(|known| !Arc::ptr_eq(known, pair));
     }
 
+    /// Counts a datagram queue pair in: whoever polls takes datagrams, too.
+    pub(crate) fn attach_datagrams(&self) {
+        self.datagrams.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn detach_datagrams(&self) {
+        self.datagrams.fetch_sub(1, Ordering::Relaxed);
+    }
+
     pub(crate) fn push(&self, completion: Completion, solicited: bool) {
         let mut inner = self.inner();
-        if inner.list.len() >= self.entries {
+        let mut overflows = false;
+        let urgent = solicited || !completion.status.is_success();
+        if inner.list.len() >= inner.entries {
+            overflows = !inner.overflowed;
             inner.overflowed = true;
         } else {
             inner.list.push_back(completion);
+            if urgent {
+                inner.urgent = inner.list.len();
+            }
             self.ready.store(inner.list.len(), Ordering::Release);
         }
         let due = match inner.armed {
             Armed::No => false,
-            Armed::ForSolicited => solicited || !completion.status.is_success(),
+            Armed::ForSolicited => urgent,
             Armed::ForAny => true,
         };
         if due {
             inner.armed = Armed::No;
+            inner.told = true;
+            let (notifier, waiting) = (inner.notifier.clone(), inner.waiting.take());
             drop(inner);
-            if let Some(channel) = &self.channel {
-                channel.announce();
+            drop(waiting);
+            match (notifier, &self.channel) {
+                (Some(notifier), _) => notifier(),
+                (None, Some(channel)) => channel.announce(),
+                (None, None) => {}
             }
+        } else {
+            drop(inner);
+        }
+        if overflows {
+            self.device.tell(AsyncEvent::CompletionQueueFatal { number: self.number });
         }
     }
 
     fn take(&self, into: &mut [Completion]) -> Result<usize, VerbsError> {
         let mut inner = self.inner();
         if inner.overflowed {
-            return Err(VerbsError::Overflow { entries: self.entries as u32 });
+            return Err(VerbsError::Overflow { entries: inner.entries as u32 });
         }
         let count = into.len().min(inner.list.len());
         for (place, completion) in into.iter_mut().zip(inner.list.drain(..count)) {
             *place = completion;
         }
+        inner.urgent = inner.urgent.saturating_sub(count);
+        inner.told = false;
         self.ready.store(inner.list.len(), Ordering::Release);
+        drop(inner);
+        if count > 0 {
+            self.empty_polls.store(0, Ordering::Relaxed);
+        } else {
+            self.note_empty_poll();
+        }
         Ok(count)
+    }
+
+    /// Lets others run now and then: where there is one processor for both sides, nothing comes before the other one
+    /// had its turn.
+    fn note_empty_poll(&self) {
+        let empty = self.empty_polls.load(Ordering::Relaxed) + 1;
+        if empty < POLLS_TO_YIELD {
+            self.empty_polls.store(empty, Ordering::Relaxed);
+        } else {
+            self.empty_polls.store(0, Ordering::Relaxed);
+            std::thread::yield_now();
+        }
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -111,6 +185,14 @@ impl Queue {
 
     pub(crate) fn pairs(&self) -> MutexGuard<'_, Vec<Arc<Pair>>> {
         self.pairs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    fn rely_on_thread(&mut self, device: &DeviceCore) {
+        if self.armed != Armed::No && self.notifier.is_some() && self.waiting.is_none() {
+            self.waiting = Some(device.progress.wait_for_events());
+        }
     }
 }
 
@@ -125,23 +207,65 @@ impl CompletionQueue for QueueHandle {
             for pair in queue.pairs().iter() {
                 pair.drive(false);
             }
+            if queue.datagrams.load(Ordering::Relaxed) > 0 {
+                queue.device.datagrams.drive();
+            }
         }
         queue.take(into)
     }
 
     fn request_notify(&self, solicited_only: bool) -> Result<(), VerbsError> {
-        if self.0.channel.is_none() {
-            let problem = "it has no channel: make it with one".to_owned();
+        let queue = &self.0;
+        let asked = if solicited_only { Armed::ForSolicited } else { Armed::ForAny };
+        let mut inner = queue.inner();
+        if inner.notifier.is_none() && queue.channel.is_none() {
+            let problem = "it has no channel: make it with one, or give it a notifier".to_owned();
             return Err(VerbsError::Invalid { what: "completion queue", problem });
         }
-        let asked = if solicited_only { Armed::ForSolicited } else { Armed::ForAny };
-        let mut inner = self.0.inner();
         inner.armed = inner.armed.max(asked);
+        // A notifier hears of what came since the last poll. Who has not polled since the last event is about to.
+        let waits = if inner.armed == Armed::ForAny { inner.list.len() } else { inner.urgent };
+        if let Some(notifier) = inner.notifier.clone().filter(|_| waits > 0 && !inner.told) {
+            inner.armed = Armed::No;
+            inner.told = true;
+            let waiting = inner.waiting.take();
+            drop(inner);
+            drop(waiting);
+            notifier();
+            return Ok(());
+        }
+        inner.rely_on_thread(&queue.device);
         Ok(())
     }
 
     fn entries(&self) -> u32 {
-        self.0.entries as u32
+        self.0.inner().entries as u32
+    }
+
+    fn set_notifier(&self, notifier: Notifier) -> Result<(), VerbsError> {
+        let mut inner = self.0.inner();
+        let last = inner.notifier.replace(notifier);
+        inner.rely_on_thread(&self.0.device);
+        drop(inner);
+        // What it owns may call the queue when it goes.
+        drop(last);
+        Ok(())
+    }
+
+    fn resize(&self, entries: u32) -> Result<(), VerbsError> {
+        self.0.device.info.check_completion_queue(entries)?;
+        let mut inner = self.0.inner();
+        let waiting = inner.list.len();
+        if waiting > entries as usize {
+            let problem = format!("{waiting} completions wait, which is more than {entries}: poll first");
+            return Err(VerbsError::Invalid { what: "completion queue", problem });
+        }
+        inner.entries = entries as usize;
+        Ok(())
+    }
+
+    fn number(&self) -> u32 {
+        self.0.number
     }
 
     fn as_any(&self) -> &dyn Any {

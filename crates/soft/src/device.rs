@@ -1,7 +1,7 @@
 //! The device: what belongs to one process.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 use fulmen_memory::{Region, RegionError};
 use fulmen_reach::{Node, NodeAddress, ReachError, ShareKey};
 use fulmen_verbs::{
-    Budget, CompletionChannel, CompletionQueue, Device, DeviceInfo, DeviceLimits, Gid, GidEntry, Mtu, PortInfo,
-    PortState, ProtectionDomain, VerbsError,
+    AsyncEvent, Budget, CompletionChannel, CompletionQueue, Device, DeviceInfo, DeviceLimits, Gid, GidEntry, LinkLayer,
+    Mtu, PortInfo, PortState, ProtectionDomain, VerbsError,
 };
 
-use crate::Profile;
 use crate::completion::{Channel, ChannelHandle, Queue, QueueHandle, own_channel};
+use crate::datagrams::Datagrams;
 use crate::directory::Directory;
 use crate::domain::{Domain, DomainHandle};
 use crate::layout::directory as at;
@@ -22,10 +22,12 @@ use crate::pair::Pair;
 use crate::progress::{self, Progress};
 use crate::registrations::Registrations;
 use crate::remote::Remote;
+use crate::vm::Proof;
 use crate::wire::{Cause, PeerWire};
+use crate::{Profile, SoftOptions};
 
 /// Devices of one node.
-const MOST_DEVICES: u32 = 32;
+pub(crate) const MOST_DEVICES: u32 = 32;
 /// Directories are shared under well-known keys: whoever knows the node's name may read them.
 const DIRECTORY_KEY: u64 = u64::from_be_bytes(*b"FLMSOFT\0");
 
@@ -38,8 +40,14 @@ pub(crate) const WORK_PATIENCE: Duration = Duration::from_secs(2);
 #[non_exhaustive]
 pub enum OpenError {
     /// The node has as many devices as it can have.
-    #[error("a node has at most {MOST_DEVICES} soft devices: open another node, or drop a device")]
-    TooMany,
+    #[error("a node has at most {most} soft devices: open another node, or drop a device")]
+    TooMany {
+        /// How many it has at most.
+        most: u32,
+    },
+    /// Devices are to be found by a number that their node does not have.
+    #[error("the node is not the one of the number by which its devices are to be found: open it by that number")]
+    Number,
     /// The limits exceed what a soft device can hold.
     #[error("a soft device has at most {most} {what}, and {asked} were asked for")]
     Limit {
@@ -67,15 +75,17 @@ pub enum OpenError {
 }
 
 type OnDeath = dyn Fn(&NodeAddress) + Send + Sync;
+type OnEvent = dyn Fn(AsyncEvent) + Send + Sync;
 
 /// Opens user-space RDMA devices.
 ///
-/// A device has one port. Its only GID names the node on which it was opened, so that peers find it. A device and all
-/// that was made of it keep the node open.
+/// A device has one port, whose address names the node on which it was opened ([`Addressing`](crate::Addressing)), so
+/// that peers find it. A device and all that was made of it keep the node open.
 ///
-/// Some calls wait for a peer: the transition to RTR connects to it, and ends with [`VerbsError::Unreachable`] if the peer
-/// is stopped, or in error or connected to another queue pair, for 10 s (so reset both sides before either connects); the end of a registration, and of a connection (the transitions to ERR and RESET, and the
-/// end of the queue pair), waits for a peer that is just working on the memory, 2 s at most.
+/// Some calls wait for a peer. The transition to RTR connects to it, and ends with [`VerbsError::Unreachable`] if the peer
+/// is stopped for 10 s, and with [`VerbsError::Stale`] if it is in error or connected to another queue pair for so long
+/// (so reset both sides before either connects). The end of a registration, and of a connection (the transitions to ERR
+/// and RESET, and the end of the queue pair), waits for a peer that is just working on the memory, 2 s at most.
 #[derive(Clone)]
 pub struct SoftDevice {
     core: Arc<DeviceCore>,
@@ -90,18 +100,25 @@ pub(crate) struct Budgets {
 
 pub(crate) struct DeviceCore {
     pub(crate) node: Node,
-    pub(crate) profile: Profile,
+    pub(crate) options: SoftOptions,
     pub(crate) info: DeviceInfo,
     pub(crate) budgets: Budgets,
     pub(crate) directory: Directory,
     pub(crate) registrations: Registrations,
     pub(crate) progress: Arc<Progress>,
+    pub(crate) datagrams: Datagrams,
     /// Called by the node as long as the device is there.
     _on_death: Arc<OnDeath>,
+    /// What proves to peers which process this is.
+    #[cfg_attr(not(test), expect(dead_code, reason = "peers look at it"))]
+    pub(crate) proof: Option<Proof>,
     /// The device's number on its node: a part of the numbers of its queue pairs.
-    index: u32,
+    pub(crate) index: u32,
     directory_key: ShareKey,
     domains: AtomicU64,
+    /// The number of the next queue that events name.
+    numbers: AtomicU32,
+    on_event: Mutex<Option<Arc<OnEvent>>>,
     pairs: Mutex<Vec<Arc<Pair>>>,
     /// Slots of queue pairs that are free, each with the salt of its next number.
     slots: Mutex<VecDeque<(u32, u32)>>,
@@ -129,7 +146,7 @@ impl SoftDevice {
     /// [`OpenError`].
     #[allow(clippy::new_ret_no_self)]
     pub fn open(node: &Node, profile: Profile) -> Result<Arc<dyn Device>, OpenError> {
-        SoftDevice::open_with(node, profile, profile.limits())
+        SoftDevice::open_as(node, SoftOptions::new(profile))
     }
 
     /// Opens a device with other limits than the profile's, such as those of a host that has fewer of everything.
@@ -137,18 +154,34 @@ impl SoftDevice {
     /// # Errors
     /// [`OpenError`].
     pub fn open_with(node: &Node, profile: Profile, limits: DeviceLimits) -> Result<Arc<dyn Device>, OpenError> {
+        SoftDevice::open_as(node, SoftOptions { limits, ..SoftOptions::new(profile) })
+    }
+
+    /// Opens a device as `options` say.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open_as(node: &Node, options: SoftOptions) -> Result<Arc<dyn Device>, OpenError> {
+        let (profile, limits) = (options.profile, options.limits);
         check("queue pairs", limits.queue_pairs.into(), at::PAIR_SLOTS as u64)?;
         check("memory regions", limits.memory_regions.into(), at::KEY_SLOTS as u64)?;
         check("pieces a request", limits.pieces.into(), crate::layout::MAX_PIECES as u64)?;
         check("bytes a message", limits.message_bytes, 1 << 31)?;
+        if !options.addressing.suits(node) {
+            return Err(OpenError::Number);
+        }
         let region = Region::alloc(at::SIZE)?;
         let words = region.expose()?;
         let directory = Directory::new(words.clone());
-        directory.announce(profile.code());
-        let (index, directory_key) = publish(node, &region)?;
-        let name = format!("soft{index}");
-        let random = getrandom::u32()
-            .map_err(|cause| OpenError::System { action: "get random bytes", cause: std::io::Error::other(cause) })?;
+        let random = || {
+            let action = "get random bytes";
+            getrandom::u64().map_err(|cause| OpenError::System { action, cause: std::io::Error::other(cause) })
+        };
+        let proof = if options.process_vm { Some(Proof::new(random()?)) } else { None };
+        directory.announce(profile.code(), random()?, proof.as_ref().map(Proof::probe));
+        let (index, directory_key) = publish(node, &region, options.addressing.most_devices())?;
+        let name = options.name.clone().unwrap_or_else(|| format!("soft{index}"));
+        let salt = random()? as u32;
         let budgets = Budgets {
             protection_domains: Budget::new(name.as_str(), "protection domains", limits.protection_domains.into()),
             completion_queues: Budget::new(name.as_str(), "completion queues", limits.completion_queues.into()),
@@ -162,18 +195,22 @@ impl SoftDevice {
         node.on_death_while(Arc::downgrade(&on_death));
         let core = Arc::new(DeviceCore {
             node: node.clone(),
-            profile,
+            datagrams: Datagrams::new(node, index, &name, &progress),
+            options,
             info: DeviceInfo { name, provider: "soft", ports: 1, limits, capabilities },
             budgets,
             progress,
             _on_death: on_death,
+            proof,
             directory,
-            registrations: Registrations::new(random),
+            registrations: Registrations::new(salt),
             index,
             directory_key,
             domains: AtomicU64::new(1),
+            numbers: AtomicU32::new(1),
+            on_event: Mutex::default(),
             pairs: Mutex::default(),
-            slots: Mutex::new((0..at::PAIR_SLOTS as u32).map(|slot| (slot, random % SALTS)).collect()),
+            slots: Mutex::new((0..at::PAIR_SLOTS as u32).map(|slot| (slot, salt % SALTS)).collect()),
             remotes: Mutex::default(),
             lingering: Mutex::default(),
         });
@@ -186,14 +223,14 @@ fn check(what: &'static str, asked: u64, most: u64) -> Result<(), OpenError> {
     if asked <= most { Ok(()) } else { Err(OpenError::Limit { what, asked, most }) }
 }
 
-fn publish(node: &Node, region: &Region) -> Result<(u32, ShareKey), OpenError> {
-    for index in 0..MOST_DEVICES {
+fn publish(node: &Node, region: &Region, most: u32) -> Result<(u32, ShareKey), OpenError> {
+    for index in 0..most {
         let key = directory_key(index);
         if node.share_as(key, region)? {
             return Ok((index, key));
         }
     }
-    Err(OpenError::TooMany)
+    Err(OpenError::TooMany { most })
 }
 
 fn directory_key(index: u32) -> ShareKey {
@@ -215,7 +252,7 @@ pub(crate) fn pair_slot(number: u32) -> usize {
 }
 
 /// The device of a queue pair's number.
-fn pair_device(number: u32) -> u32 {
+pub(crate) fn pair_device(number: u32) -> u32 {
     number >> SLOT_BITS & (MOST_DEVICES - 1)
 }
 
@@ -228,8 +265,45 @@ impl DeviceCore {
         VerbsError::System { device: self.info.name.clone(), call, cause: cause.to_string() }
     }
 
-    pub(crate) fn gid(&self) -> Gid {
-        Gid(*self.node.address().name())
+    /// The port's addresses, in the order of its table.
+    pub(crate) fn gids(&self) -> Vec<Gid> {
+        self.options.addressing.gids(&self.node.address(), self.index, self.options.profile)
+    }
+
+    /// The port's address within the subnet; 0 if it has none.
+    pub(crate) fn lid(&self) -> u16 {
+        self.options.addressing.lid(&self.node.address(), self.index)
+    }
+
+    /// The device that has queue pair `number`, at an address.
+    pub(crate) fn find(&self, gid: Gid, lid: u16, number: u32) -> Result<(NodeAddress, u32), Cause> {
+        let found = self.options.addressing.find(gid, lid)?;
+        let index = pair_device(number);
+        match found.index {
+            Some(named) if named != index => Err(format!("it has no queue pair {number}").into()),
+            _ => Ok((found.node, index)),
+        }
+    }
+
+    /// Refuses what would change a parent's device in a child that it forked.
+    pub(crate) fn check_own(&self, call: &'static str) -> Result<(), VerbsError> {
+        if self.node.is_inherited() {
+            return Err(self.system(call, &"this process was forked off the one that opened the device: open its own"));
+        }
+        Ok(())
+    }
+
+    /// A number for a completion queue or shared receive queue, unlike all others.
+    pub(crate) fn next_number(&self) -> u32 {
+        self.numbers.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Tells the program what no completion does.
+    pub(crate) fn tell(&self, event: AsyncEvent) {
+        let callback = lock(&self.on_event).clone();
+        if let Some(callback) = callback {
+            callback(event);
+        }
     }
 
     /// A free slot and the number of a queue pair in it. The budget has fewer than there are slots.
@@ -255,23 +329,15 @@ impl DeviceCore {
 
     /// Drives all queue pairs: whether there was something to do, and when there will be if nobody rings.
     pub(crate) fn drive_all(&self) -> (bool, Option<Instant>) {
-        let mut worked = false;
-        let mut next = None;
+        let mut driven = self.datagrams.serve(self);
         for pair in lock(&self.pairs).iter() {
-            let driven = pair.drive(true);
-            worked |= driven.worked;
-            next = match (next, driven.next) {
-                (Some(one), Some(other)) => Some(std::cmp::min::<Instant>(one, other)),
-                (one, other) => one.or(other),
-            };
+            driven.join(pair.drive(true));
         }
-        (worked, next)
+        (driven.worked, driven.next)
     }
 
-    /// The device that has queue pair `number`, at `gid`.
-    pub(crate) fn remote(&self, gid: Gid, number: u32, until: Instant) -> Result<Arc<Remote>, Cause> {
-        let address = NodeAddress::on_this_host(gid.0)?;
-        let index = pair_device(number);
+    /// Device `index` of the node at `address`.
+    pub(crate) fn remote(&self, address: NodeAddress, index: u32, until: Instant) -> Result<Arc<Remote>, Cause> {
         let known = |remotes: &HashMap<(NodeAddress, u32), Weak<Remote>>| {
             remotes.get(&(address, index)).and_then(Weak::upgrade).filter(|remote| remote.is_open())
         };
@@ -279,7 +345,8 @@ impl DeviceCore {
             return Ok(remote);
         }
         let peer = self.node.connect(&address, until.saturating_duration_since(Instant::now()))?;
-        let remote = Remote::open(peer, directory_key(index), self.profile.code(), until)?;
+        let remote =
+            Remote::open(peer, directory_key(index), self.options.profile.code(), self.options.process_vm, until)?;
         let mut remotes = lock(&self.remotes);
         if let Some(first) = known(&remotes) {
             return Ok(first);
@@ -316,9 +383,11 @@ impl DeviceCore {
     }
 
     /// Waits until no peer works on registration `key`, which is no longer valid: 2 s at most, after which the peer is
-    /// taken to be stopped.
+    /// taken to be stopped. Nor does a thread of this process after that.
     pub(crate) fn wait_for_peers(&self, key: u32) {
         let until = Instant::now() + WORK_PATIENCE;
+        self.datagrams.wait_for_copies();
+        // Each queue pair's lock is taken here, with which its messages are copied.
         let pairs: Vec<Arc<Pair>> = lock(&self.pairs).iter().filter(|pair| pair.peer_works_on(key)).cloned().collect();
         for pair in pairs {
             while pair.peer_works_on(key) && Instant::now() < until {
@@ -333,6 +402,9 @@ impl DeviceCore {
 
 impl Drop for DeviceCore {
     fn drop(&mut self) {
+        if self.node.is_inherited() {
+            return;
+        }
         self.progress.stop();
         // Another device may take its place.
         self.directory.close();
@@ -347,20 +419,23 @@ impl Device for SoftDevice {
 
     fn port(&self, number: u8) -> Result<PortInfo, VerbsError> {
         self.core.info.check_port(number)?;
+        let core = &self.core;
+        let link_layer = core.options.profile.link_layer();
         Ok(PortInfo {
             number,
             state: PortState::Active,
-            link_layer: self.core.profile.link_layer(),
+            link_layer,
             active_mtu: Mtu::B4096,
-            gid_entries: 1,
-            lid: 0,
+            gid_entries: core.gids().len() as u16,
+            lid: if link_layer == LinkLayer::Infiniband { core.lid() } else { 0 },
         })
     }
 
     fn gid_table(&self, port: u8) -> Result<Vec<GidEntry>, VerbsError> {
         self.core.info.check_port(port)?;
-        let kind = self.core.profile.gid_kind();
-        Ok(vec![GidEntry { index: 0, gid: self.core.gid(), kind, interface_up: None }])
+        let kind = self.core.options.profile.gid_kind();
+        let entry = |(index, gid)| GidEntry { index, gid, kind, interface_up: None };
+        Ok((0..).zip(self.core.gids()).map(entry).collect())
     }
 
     fn alloc_pd(&self) -> Result<Arc<dyn ProtectionDomain>, VerbsError> {
@@ -376,8 +451,15 @@ impl Device for SoftDevice {
     ) -> Result<Arc<dyn CompletionQueue>, VerbsError> {
         self.core.info.check_completion_queue(entries)?;
         let channel = channel.map(|channel| own_channel(&self.core, channel)).transpose()?;
-        let queue = Queue::new(&self.core, entries, channel, &self.core.budgets.completion_queues)?;
+        let queue = Queue::new(&self.core, entries, channel)?;
         Ok(Arc::new(QueueHandle(Arc::new(queue))))
+    }
+
+    fn on_event(&self, callback: Arc<OnEvent>) -> Result<(), VerbsError> {
+        let last = lock(&self.core.on_event).replace(callback);
+        // What it owns may call the device when it goes.
+        drop(last);
+        Ok(())
     }
 
     fn create_channel(&self) -> Result<Arc<dyn CompletionChannel>, VerbsError> {

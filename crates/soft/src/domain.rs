@@ -4,11 +4,17 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use fulmen_memory::Region;
-use fulmen_verbs::{Access, Claim, MemoryRegion, ProtectionDomain, QueuePair, QueuePairInit, VerbsError};
+use fulmen_verbs::{
+    Access, AddressHandle, AddressPath, Claim, MemoryRegion, ProtectionDomain, QueuePair, QueuePairInit, QueuePairKind,
+    SharedReceiveQueue, VerbsError,
+};
 
 use crate::completion::own_queue;
+use crate::datagrams;
 use crate::device::DeviceCore;
 use crate::pair::PairHandle;
+use crate::registrations::Registration;
+use crate::{shared, vm};
 
 pub(crate) struct Domain {
     pub(crate) device: Arc<DeviceCore>,
@@ -30,12 +36,22 @@ impl ProtectionDomain for DomainHandle {
         let device = &self.0.device;
         device.info.check_registration(region, &range, access)?;
         let remote = access.intersects(Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC);
-        if remote && device.info.capabilities.write && region.fd().is_none() {
-            let problem = "peers reach memory made by Region::alloc only: leave out the remote rights".to_owned();
-            return Err(VerbsError::Invalid { what: "registration", problem });
+        let mut served = None;
+        if region.fd().is_none() {
+            if device.options.process_vm {
+                vm::invite();
+            }
+            if remote && device.info.capabilities.write {
+                // What peers cannot map may be reached by this process for them, whole.
+                served = Some(region.expose().map_err(|cause| VerbsError::Invalid {
+                    what: "registration",
+                    problem: format!("peers cannot map this memory, and it is not exposed: {cause}"),
+                })?);
+            }
         }
         let claim = device.budgets.memory_regions.take()?;
-        let added = device.registrations.add(&device.node, &device.directory, region, &range, access, self.0.number);
+        let registration = Registration { region, range: range.clone(), access, domain: self.0.number, served };
+        let added = device.registrations.add(&device.node, &device.directory, registration);
         let key = match added {
             Ok(Some(key)) => key,
             Ok(None) => {
@@ -50,9 +66,21 @@ impl ProtectionDomain for DomainHandle {
     fn create_qp(&self, init: &QueuePairInit) -> Result<Arc<dyn QueuePair>, VerbsError> {
         let device = &self.0.device;
         device.info.check_queue_pair(init.kind, &init.limits)?;
+        let shared = init.srq.as_ref().map(|queue| shared::own(&self.0, queue)).transpose()?;
         let send_cq = own_queue(device, &init.send_cq)?;
         let recv_cq = own_queue(device, &init.recv_cq)?;
-        Ok(Arc::new(PairHandle::new(&self.0, init, send_cq, recv_cq)?))
+        if init.kind == QueuePairKind::Ud {
+            return datagrams::create_pair(&self.0, init, send_cq, recv_cq, shared);
+        }
+        Ok(Arc::new(PairHandle::new(&self.0, init, send_cq, recv_cq, shared)?))
+    }
+
+    fn create_srq(&self, depth: u32, pieces: u32) -> Result<Arc<dyn SharedReceiveQueue>, VerbsError> {
+        shared::create(&self.0, depth, pieces)
+    }
+
+    fn create_ah(&self, path: &AddressPath) -> Result<Arc<dyn AddressHandle>, VerbsError> {
+        datagrams::create_address(&self.0, path)
     }
 }
 
@@ -91,6 +119,9 @@ impl MemoryRegion for Registered {
 impl Drop for Registered {
     fn drop(&mut self) {
         let device = &self.domain.device;
+        if device.node.is_inherited() {
+            return;
+        }
         device.registrations.remove(&device.node, &device.directory, self.key);
         device.wait_for_peers(self.key);
     }

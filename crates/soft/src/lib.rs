@@ -15,6 +15,13 @@
 //!   stopped or late can never write memory that was used again meanwhile.
 //! - WRITE, READ and atomics are done by their initiator on the target's mapped region. The target's processor has no
 //!   part in them.
+//! - Memory that cannot be mapped, such as a program allocates, is registered all the same (*plain* memory). The system
+//!   copies from and to it for WRITE, READ and very long SENDs (`process_vm_readv` and `process_vm_writev`), after a random
+//!   word in the peer's own memory has proven which process it is. Where the system refuses that
+//!   ([`process_vm_check`]), and for atomics always, the owner's process is asked through the rings: it looks the key up in
+//!   its private table, and answers in a second ring, which the asking side can always empty.
+//! - Datagrams go through one ring for each pair of devices, whichever queue pairs they are between. It is made on the
+//!   first message to a device, by both devices' threads.
 //! - Whoever polls a completion queue drives the queue pairs that complete into it. When the program computes or sleeps,
 //!   the device's own thread takes over: it is parked while nothing happens, and peers ring its doorbell.
 //!
@@ -23,26 +30,48 @@
 //! atomic; it starts no other. The wait ends after 2 s: a peer that was stopped in between and goes on later still does
 //! the rest of that one operation, on its own mapping of the region. Who stops processes for longer gives such memory up
 //! by dropping its region, whose pages are never anybody else's while the peer maps them.
+//! With plain memory, a peer that was stopped for so long just before the system's call still writes what it was about to:
+//! the call itself cannot be stopped.
+//!
+//! A forked child has no use of its parent's devices: what would change them is refused, and what it drops stays as it
+//! is. It must not poll, nor post.
 //!
 //! What a peer writes is read once, checked and then used: a hostile or half-dead peer can break its own connections
 //! only. See [`Profile`] for what the two profiles promise.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 #![warn(missing_docs)]
 
+mod addressing;
 mod completion;
+mod datagrams;
 mod device;
 mod directory;
 mod domain;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod layout;
+#[cfg(test)]
+mod numbered;
+mod options;
 mod pair;
+mod patience;
 mod profile;
 mod progress;
 mod registrations;
 mod remote;
+mod shared;
+#[cfg(any(test, feature = "fuzzing"))]
+#[cfg_attr(not(test), allow(dead_code, reason = "tests use more of it"))]
+mod sides;
+#[allow(unsafe_code)]
+mod vm;
 mod wire;
 
 pub use device::{OpenError, SoftDevice};
+pub use options::{Addressing, SoftOptions};
 pub use profile::{Profile, UnknownProfile};
+pub use vm::process_vm_check;
 
 #[cfg(test)]
 mod tests;

@@ -1,22 +1,25 @@
 //! Queue pairs: their states, and what keeps them going.
 
 mod across;
+mod ask;
 mod connect;
+mod handle;
 mod message;
 mod post;
 mod receive;
 mod send;
+mod serve;
 #[cfg(test)]
 mod tests;
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Instant;
 
 use fulmen_reach::ring::Consumer;
 use fulmen_verbs::{
-    Access, Claim, Completion, CompletionOpcode, CompletionStatus, Path, PostError, QueuePair, QueuePairInit,
-    QueuePairKind, QueuePairLimits, QueuePairState, RecvRequest, SendRequest, Transition, VerbsError,
+    Access, AsyncEvent, Completion, CompletionOpcode, CompletionStatus, Path, QueuePairInit, QueuePairKind,
+    QueuePairLimits, QueuePairState, RecvRequest, Transition, VerbsError,
 };
 
 use crate::Profile;
@@ -24,9 +27,13 @@ use crate::completion::Queue;
 use crate::device::{Lingering, lock, pair_slot};
 use crate::directory::SharedPair;
 use crate::domain::Domain;
+use crate::patience::Patience;
 use crate::remote::Remote;
+use crate::shared::{Fed, SharedQueue};
 use crate::wire::{OwnWire, PeerWire};
+pub(crate) use handle::PairHandle;
 use receive::Turn;
+pub(crate) use send::each_piece;
 use send::{Send, Timers};
 
 /// Idle looks at a queue pair between two looks at the clock.
@@ -40,6 +47,9 @@ pub(crate) struct Pair {
     signal_all: bool,
     send_queue: Arc<Queue>,
     recv_queue: Arc<Queue>,
+    /// Where its RECVs come from, each when a message begins, instead of being posted to it.
+    shared: Option<Arc<SharedQueue>>,
+    this: Weak<Pair>,
     inner: Mutex<Inner>,
 }
 
@@ -62,14 +72,33 @@ struct Inner {
     broken: bool,
     recvs: VecDeque<Recv>,
     recv_used: u64,
+    /// The shared receive queue was empty, and feeds this queue pair when it no longer is.
+    hungry: bool,
+    /// Nothing more is taken of the peer, which is gone.
+    closed: bool,
+    patience: Patience,
     /// Messages that were put into the ring.
     sent: u64,
+    /// RECVs that were posted.
+    posted: u64,
     /// Messages that were taken out of the peer's ring.
     taken: u64,
     /// Bytes of the front RECV that the parts of a message have filled.
     filled: u32,
+    /// Bytes of the peer's WRITE that this process has put in place for it.
+    written: u32,
+    /// Bytes of the peer's READ that it has been answered.
+    answered: u32,
+    /// The peer was told that its next request is not allowed. It sends no other over this connection.
+    denied: bool,
+    /// READs and atomics that the peer was asked for and has not answered.
+    asked: u32,
+    /// How many messages the peer has taken once it has done every WRITE that it was asked for.
+    written_by: u64,
     /// The message that is coming in parts found no RECV, and is lost.
     dropping: bool,
+    /// The program was told that the peer sends.
+    established: bool,
     /// The incoming message that was last said to have found no RECV.
     stalled: Option<u64>,
     timers: Timers,
@@ -87,6 +116,8 @@ struct Link {
     remote: Arc<Remote>,
     wire: PeerWire,
     ring: Consumer,
+    /// What the peer brings that it was asked for.
+    answers: Consumer,
 }
 
 /// What driving a queue pair gave.
@@ -97,12 +128,21 @@ pub(crate) struct Driven {
     pub(crate) next: Option<Instant>,
 }
 
+impl Driven {
+    /// What this and another look gave together.
+    pub(crate) fn join(&mut self, other: Driven) {
+        self.worked |= other.worked;
+        self.next = self.next.into_iter().chain(other.next).min();
+    }
+}
+
 impl Pair {
     fn new(
         domain: &Arc<Domain>,
         init: &QueuePairInit,
         send_queue: Arc<Queue>,
         recv_queue: Arc<Queue>,
+        shared: Option<Arc<SharedQueue>>,
     ) -> Result<Arc<Pair>, VerbsError> {
         let device = &domain.device;
         let Some(number) = device.take_slot() else {
@@ -120,9 +160,9 @@ impl Pair {
         device.directory.set_pair(pair_slot(number), number, SharedPair::of(&wire));
         let limits = QueuePairLimits {
             send_depth: init.limits.send_depth.max(1),
-            recv_depth: init.limits.recv_depth.max(1),
+            recv_depth: if shared.is_some() { 0 } else { init.limits.recv_depth.max(1) },
             send_pieces: init.limits.send_pieces.max(1),
-            recv_pieces: init.limits.recv_pieces.max(1),
+            recv_pieces: if shared.is_some() { 0 } else { init.limits.recv_pieces.max(1) },
             inline_bytes: init.limits.inline_bytes,
         };
         let inner = Inner {
@@ -138,15 +178,25 @@ impl Pair {
             broken: false,
             recvs: VecDeque::with_capacity(limits.recv_depth as usize),
             recv_used: 0,
+            hungry: false,
+            closed: false,
+            patience: Patience::new(device.options.recv_patience),
             sent: 0,
+            posted: 0,
             taken: 0,
             filled: 0,
+            written: 0,
+            answered: 0,
+            denied: false,
+            asked: 0,
+            written_by: 0,
             dropping: false,
+            established: false,
             stalled: None,
             timers: Timers::default(),
             looks: 0,
         };
-        let pair = Arc::new(Pair {
+        let pair = Arc::new_cyclic(|this| Pair {
             domain: domain.clone(),
             number,
             kind: init.kind,
@@ -154,6 +204,8 @@ impl Pair {
             signal_all: init.signal_all,
             send_queue,
             recv_queue,
+            shared,
+            this: this.clone(),
             inner: Mutex::new(inner),
         });
         pair.send_queue.attach(&pair);
@@ -167,14 +219,15 @@ impl Pair {
     }
 
     fn profile(&self) -> Profile {
-        self.domain.device.profile
+        self.domain.device.options.profile
     }
 
     fn is_reliable(&self) -> bool {
         self.kind == QueuePairKind::Rc
     }
 
-    /// Whether messages wait for a RECV for ever, and nobody tells of a dead peer.
+    /// Whether a SEND is held until the peer has posted its RECV, for ever if need be, and is done once its bytes have
+    /// left this side's memory: nobody acknowledges them, and nobody tells of a dead peer.
     fn holds(&self) -> bool {
         self.profile() == Profile::Thunderbolt
     }
@@ -191,11 +244,11 @@ impl Pair {
             worked |= self.advance(inner);
             inner.looks = if worked { 0 } else { inner.looks + 1 };
             if (clock || inner.looks.is_multiple_of(LOOKS_PER_CLOCK)) && !inner.sends.is_empty() {
-                let next = self.look_at_clock(inner);
+                let next = self.look_at_clock(inner).into_iter().chain(inner.patience.until()).min();
                 return Driven { worked, next };
             }
         }
-        Driven { worked, next: None }
+        Driven { worked, next: inner.patience.until() }
     }
 
     pub(crate) fn peer_works_on(&self, key: u32) -> bool {
@@ -204,21 +257,28 @@ impl Pair {
     }
 
     fn complete_send(&self, wr_id: u64, status: CompletionStatus, opcode: CompletionOpcode, byte_len: u32) {
-        let completion = Completion { wr_id, status, opcode, byte_len, imm: None, qp_num: self.number };
+        let completion = Completion { wr_id, status, opcode, byte_len, imm: None, qp_num: self.number, origin: None };
         self.send_queue.push(completion, false);
     }
 
     fn complete_recv(&self, wr_id: u64, status: CompletionStatus) {
-        let completion =
-            Completion { wr_id, status, opcode: CompletionOpcode::Recv, byte_len: 0, imm: None, qp_num: self.number };
+        let completion = Completion {
+            wr_id,
+            status,
+            opcode: CompletionOpcode::Recv,
+            byte_len: 0,
+            imm: None,
+            qp_num: self.number,
+            origin: None,
+        };
         self.recv_queue.push(completion, false);
     }
 
     /// Moves to the error state and flushes both queues.
     fn break_off(&self, inner: &mut Inner) {
-        inner.state = QueuePairState::Error;
+        let before = std::mem::replace(&mut inner.state, QueuePairState::Error);
         // First the peer is told that nothing of this side's memory may be read any more, then the memory goes.
-        inner.wire.void();
+        self.void(inner);
         self.unlink(inner);
         for send in inner.sends.drain(..) {
             self.complete_send(send.wr_id, CompletionStatus::Flushed, send.opcode(), 0);
@@ -227,6 +287,19 @@ impl Pair {
             self.complete_recv(recv.request.wr_id, CompletionStatus::Flushed);
         }
         inner.forget();
+        if self.shared.is_some() && before != QueuePairState::Error {
+            self.domain.device.tell(AsyncEvent::LastReceive { qp_num: self.number });
+        }
+    }
+
+    /// Tells the peer that the queue pair is in error.
+    fn void(&self, inner: &Inner) {
+        if self.holds() {
+            // What was done is on its way, as bytes.
+            inner.wire.end();
+        } else {
+            inner.wire.void();
+        }
     }
 
     /// Lets go of the peer, which was told.
@@ -242,8 +315,9 @@ impl Pair {
     fn reset(&self, inner: &mut Inner) -> Result<(), VerbsError> {
         if let QueuePairState::Reset | QueuePairState::Init = inner.state {
             // It had no connection yet, and a peer may be bound to its wire already.
-            inner.recvs.clear();
+            self.forget_recvs(inner);
             inner.forget();
+            inner.wire.grant(0);
             inner.state = QueuePairState::Reset;
             return Ok(());
         }
@@ -255,15 +329,28 @@ impl Pair {
         inner.wire = wire;
         self.unlink(inner);
         inner.sends.clear();
-        inner.recvs.clear();
+        self.forget_recvs(inner);
         inner.forget();
         inner.state = QueuePairState::Reset;
         Ok(())
     }
 
+    fn forget_recvs(&self, inner: &mut Inner) {
+        for recv in inner.recvs.drain(..) {
+            if let Some(shared) = &self.shared {
+                shared.give_back(recv.request);
+            }
+        }
+    }
+
     fn check_path(&self, path: &Path) -> Result<(), VerbsError> {
-        if path.local_gid_index != 0 {
-            let problem = format!("index {} is empty: the device's only GID has index 0", path.local_gid_index);
+        let gids = self.domain.device.gids().len();
+        if usize::from(path.local_gid_index) >= gids {
+            let problem = format!("index {} is empty: the last one is {}", path.local_gid_index, gids - 1);
+            return Err(VerbsError::Invalid { what: "GID", problem });
+        }
+        if self.profile() == Profile::Thunderbolt && path.remote_gid.is_zero() {
+            let problem = "the peer's is zero: this link has no other address".to_owned();
             return Err(VerbsError::Invalid { what: "GID", problem });
         }
         if path.remote_qp >= 1 << 24 {
@@ -275,6 +362,7 @@ impl Pair {
 
     fn change(&self, transition: &Transition) -> Result<(), VerbsError> {
         let device = &self.domain.device;
+        device.check_own("modify")?;
         let check = |inner: &Inner| device.info.check_transition(self.number, inner.state, transition);
         // Connecting waits for another process, and is done without the lock for that reason.
         let mut link = None;
@@ -292,15 +380,20 @@ impl Pair {
         check(inner)?;
         match *transition {
             Transition::Reset => self.reset(inner)?,
+            Transition::DatagramInit { .. } | Transition::DatagramReceive | Transition::DatagramSend { .. } => {
+                let problem = "a connected queue pair has a peer: use the transitions that name it".to_owned();
+                return Err(VerbsError::Invalid { what: "transition", problem });
+            }
             Transition::Init { access, .. } => {
                 inner.access = access;
                 inner.wire.set_rights(access, self.domain.number);
                 inner.state = QueuePairState::Init;
             }
-            Transition::ReadyToReceive { min_rnr_timer, .. } => {
+            Transition::ReadyToReceive { path, min_rnr_timer, .. } => {
                 let Some(new) = link else { unreachable!("connected above") };
                 let nanoseconds = min_rnr_timer.duration().as_nanos() as u64;
-                inner.wire.connect(new.wire.incarnation, nanoseconds);
+                inner.wire.set_gids(device.gids()[usize::from(path.local_gid_index)], path.remote_gid);
+                inner.wire.connect(new.wire.incarnation, nanoseconds, new.remote.process().is_some());
                 inner.state = QueuePairState::ReadyToReceive;
                 // The peer may have sent already, and waits.
                 new.remote.wake();
@@ -338,8 +431,11 @@ impl Inner {
     /// Forgets the connection's counts.
     fn forget(&mut self) {
         (self.begun, self.draining, self.send_used, self.recv_used) = (0, 0, 0, 0);
-        (self.sent, self.taken, self.filled) = (0, 0, 0);
-        (self.broken, self.dropping, self.stalled) = (false, false, None);
+        (self.sent, self.posted, self.taken, self.filled) = (0, 0, 0, 0);
+        (self.written, self.answered, self.asked, self.written_by) = (0, 0, 0, 0);
+        (self.broken, self.denied, self.dropping, self.closed) = (false, false, false, false);
+        (self.established, self.stalled) = (false, None);
+        self.patience.renew();
         self.timers = Timers::default();
     }
 }
@@ -350,72 +446,12 @@ impl SharedPair {
     }
 }
 
-/// What users hold of a queue pair. Dropping it destroys the queue pair.
-pub(crate) struct PairHandle {
-    pair: Arc<Pair>,
-    /// Given back with the handle, while threads that look at all queue pairs may still hold this one.
-    _claim: Claim,
-}
-
-impl PairHandle {
-    pub(crate) fn new(
-        domain: &Arc<Domain>,
-        init: &QueuePairInit,
-        send_queue: Arc<Queue>,
-        recv_queue: Arc<Queue>,
-    ) -> Result<PairHandle, VerbsError> {
-        let claim = domain.device.budgets.queue_pairs.take()?;
-        Ok(PairHandle { pair: Pair::new(domain, init, send_queue, recv_queue)?, _claim: claim })
-    }
-}
-
-impl QueuePair for PairHandle {
-    fn qp_num(&self) -> u32 {
-        self.pair.number
-    }
-
-    fn state(&self) -> QueuePairState {
-        self.pair.inner().state
-    }
-
-    fn limits(&self) -> QueuePairLimits {
-        self.pair.limits
-    }
-
-    fn modify(&self, transition: &Transition) -> Result<(), VerbsError> {
-        self.pair.change(transition)
-    }
-
-    fn post_send(&self, requests: &[SendRequest]) -> Result<(), PostError> {
-        self.pair.post_sends(requests)
-    }
-
-    fn post_recv(&self, requests: &[RecvRequest]) -> Result<(), PostError> {
-        self.pair.post_recvs(requests)
-    }
-}
-
-impl Drop for PairHandle {
-    fn drop(&mut self) {
-        let pair = &self.pair;
-        let device = &pair.domain.device;
-        device.directory.clear_pair(pair_slot(pair.number));
-        let lingering = {
-            let mut inner = pair.inner();
-            // The peer learns first that nothing may be read any more; the memory goes after that.
-            inner.wire.void();
-            inner.state = QueuePairState::Reset;
-            pair.unlink(&mut inner);
-            inner.sends.clear();
-            inner.recvs.clear();
-            inner.lingering.take()
-        };
-        pair.send_queue.detach(pair);
-        pair.recv_queue.detach(pair);
-        device.remove_pair(pair);
-        device.give_slot_back(pair.number);
-        if let Some(peer) = lingering {
-            device.wait_for(&peer);
+impl Fed for Pair {
+    fn feed(&self) {
+        let mut inner = self.inner();
+        inner.hungry = false;
+        if self.receive(&mut inner) == Turn::Full {
+            self.domain.device.progress.kick();
         }
     }
 }

@@ -7,7 +7,7 @@ use fulmen_verbs::{Capabilities, DeviceLimits, GidKind, LinkLayer};
 /// Whose rules a soft device keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Profile {
-    /// Everything that an InfiniBand adapter does on RC and UC queue pairs.
+    /// Everything that an InfiniBand adapter does.
     Infiniband,
     /// RDMA over Thunderbolt as Apple built it: SEND and RECV over UC, few of everything, no word about delivery.
     Thunderbolt,
@@ -69,6 +69,8 @@ impl Profile {
         Capabilities {
             rc: rich,
             uc: true,
+            ud: rich,
+            srq: rich,
             write: rich,
             read: rich,
             atomics: rich,

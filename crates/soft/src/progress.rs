@@ -11,7 +11,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use fulmen_memory::Exposed;
-use fulmen_reach::{Doorbell, ShareKey};
+use fulmen_reach::{Doorbell, ShareKey, spawn_without_signals};
 
 use crate::device::{DeviceCore, lock};
 use crate::directory::Directory;
@@ -35,7 +35,7 @@ pub(crate) struct Progress {
     in_charge: AtomicBool,
     /// `polls` when the thread took charge.
     polls_then: AtomicU64,
-    /// Threads that wait on channels, and rely on this one.
+    /// Threads that wait on channels, and queues that promised a call: they rely on this thread.
     waiting: AtomicUsize,
     /// Mappings to be made, for as long as anybody needs their peer.
     jobs: Mutex<VecDeque<(Weak<Remote>, ShareKey)>>,
@@ -63,7 +63,14 @@ impl Progress {
     pub(crate) fn note_poll(&self) {
         let polls = self.polls.load(Ordering::Relaxed).wrapping_add(1);
         self.polls.store(polls, Ordering::Relaxed);
-        if polls.is_multiple_of(POLLS_TO_LEAVE) && self.in_charge.load(Ordering::Relaxed) {
+        if polls.is_multiple_of(POLLS_TO_LEAVE)
+            && self.in_charge.load(Ordering::Relaxed)
+            && polls.wrapping_sub(self.polls_then.load(Ordering::Relaxed)) >= POLLS_TO_LEAVE
+            && self.waiting.load(Ordering::Relaxed) == 0
+        {
+            // At once, since each message costs a call of the system until then, and the thread may get no processor for
+            // long. It looks after this whether the program still polls; if it was just taking charge, it does so again.
+            self.leave_charge();
             self.kick();
         }
     }
@@ -80,12 +87,12 @@ impl Progress {
     }
 
     /// Keeps the thread in charge as long as the guard lives.
-    pub(crate) fn wait_for_events(&self) -> Waiting<'_> {
+    pub(crate) fn wait_for_events(self: &Arc<Progress>) -> Waiting {
         self.waiting.fetch_add(1, Ordering::SeqCst);
         if !self.in_charge.load(Ordering::SeqCst) {
             self.kick();
         }
-        Waiting(self)
+        Waiting(self.clone())
     }
 
     pub(crate) fn stop(&self) {
@@ -128,9 +135,17 @@ impl Progress {
             } else {
                 polled == 0
             };
-            if !few && self.waiting.load(Ordering::SeqCst) == 0 {
+            let waiting = self.waiting.load(Ordering::SeqCst) != 0;
+            if waiting {
+                // Who is called for each message polls a little after each, and drives nothing in between.
+                self.polls_then.store(self.polls.load(Ordering::Relaxed), Ordering::Relaxed);
+            }
+            if !few && !waiting {
                 self.leave_charge();
-                let _ = self.doorbell.wait(seen, POLLED_LATELY);
+                // Who came in between has seen the thread in charge, and did not wake it.
+                if self.waiting.load(Ordering::SeqCst) == 0 {
+                    let _ = self.doorbell.wait(seen, POLLED_LATELY);
+                }
                 // Whoever polls may poll one completion queue, and leave the others to this thread.
                 match device.upgrade() {
                     Some(device) => device.drive_all(),
@@ -175,9 +190,9 @@ impl Progress {
 }
 
 /// See [`Progress::wait_for_events`].
-pub(crate) struct Waiting<'a>(&'a Progress);
+pub(crate) struct Waiting(Arc<Progress>);
 
-impl Drop for Waiting<'_> {
+impl Drop for Waiting {
     fn drop(&mut self) {
         self.0.waiting.fetch_sub(1, Ordering::SeqCst);
     }
@@ -187,7 +202,37 @@ impl Drop for Waiting<'_> {
 pub(crate) fn start(device: &Arc<DeviceCore>) -> std::io::Result<()> {
     let progress = device.progress.clone();
     let weak = Arc::downgrade(device);
-    let handle = thread::Builder::new().name(device.info.name.clone()).spawn(move || progress.run(&weak))?;
+    let handle = spawn_without_signals("fulmen-soft", move || progress.run(&weak))?;
     *lock(&device.progress.thread) = Some(handle);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use fulmen_memory::Region;
+
+    use super::*;
+
+    #[test]
+    fn who_polls_takes_charge_back_without_the_thread() {
+        let words = Region::alloc(at::SIZE).unwrap().expose().unwrap();
+        let progress = Arc::new(Progress::new(Directory::new(words.clone()), &words));
+        let poll = |times| (0..times).for_each(|_| progress.note_poll());
+        poll(POLLS_TO_LEAVE / 2);
+        progress.take_charge();
+        poll(POLLS_TO_LEAVE);
+        assert!(progress.directory.is_asleep(), "so few polls since then do not say that the program drives");
+        let before = progress.doorbell.sequence();
+        poll(POLLS_TO_LEAVE);
+        assert!(!progress.directory.is_asleep(), "peers need not ring");
+        assert_eq!(progress.doorbell.sequence(), before.wrapping_add(1), "the thread looks whether polls go on, once");
+        poll(4 * POLLS_TO_LEAVE);
+        assert_eq!(progress.doorbell.sequence(), before.wrapping_add(1));
+        // Whoever waits relies on the thread.
+        progress.take_charge();
+        let waiting = progress.wait_for_events();
+        poll(4 * POLLS_TO_LEAVE);
+        assert!(progress.directory.is_asleep());
+        drop(waiting);
+    }
 }

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
-use fulmen_memory::Region;
+use fulmen_memory::{Exposed, Region};
 use fulmen_reach::{Node, ReachError, ShareKey};
 use fulmen_verbs::{Access, Piece};
 
@@ -22,6 +22,8 @@ struct Entry {
     access: Access,
     domain: u64,
     share: Option<ShareKey>,
+    /// The region, if peers may ask this process to work on it for them.
+    served: Option<Exposed>,
 }
 
 /// Slots that are free, each with the number of its next use.
@@ -46,6 +48,19 @@ pub(crate) struct Place {
     /// Where the piece starts in the region.
     pub(crate) offset: u64,
     pub(crate) len: u64,
+    /// Where it starts in this process.
+    pub(crate) addr: u64,
+}
+
+/// What is registered.
+pub(crate) struct Registration<'a> {
+    pub(crate) region: &'a Region,
+    pub(crate) range: Range<usize>,
+    pub(crate) access: Access,
+    /// The number of the protection domain.
+    pub(crate) domain: u64,
+    /// The region, if it cannot be mapped by peers that may reach it.
+    pub(crate) served: Option<Exposed>,
 }
 
 impl Registrations {
@@ -63,11 +78,9 @@ impl Registrations {
         &self,
         node: &Node,
         directory: &Directory,
-        region: &Region,
-        range: &Range<usize>,
-        access: Access,
-        domain: u64,
+        registration: Registration<'_>,
     ) -> Result<Option<u32>, ReachError> {
+        let Registration { region, range, access, domain, served } = registration;
         let mut slots = self.slots();
         let share = match slots.shares.get_mut(&region.id()) {
             Some((share, users)) => {
@@ -87,13 +100,14 @@ impl Registrations {
         };
         drop(slots);
         let slot = slot_of(key);
-        let entry = Entry { key, region: region.id(), range: range.clone(), access, domain, share };
+        let published = share.is_some() || served.is_some();
+        let entry = Entry { key, region: region.id(), range: range.clone(), access, domain, share, served };
         let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
         if entries.len() <= slot {
             entries.resize(slot + 1, None);
         }
         entries[slot] = Some(entry);
-        if let Some(share) = share {
+        if published {
             let (offset, len) = (range.start as u64, (range.end - range.start) as u64);
             let addr = (region.addr() + range.start) as u64;
             directory.set_key(slot, &SharedKey { key, share, offset, len, addr, access, domain });
@@ -101,7 +115,7 @@ impl Registrations {
         Ok(Some(key))
     }
 
-    /// Ends a registration.
+    /// Ends a registration. It waits for threads of this process that serve a peer on it.
     pub(crate) fn remove(&self, node: &Node, directory: &Directory, key: u32) {
         let slot = slot_of(key);
         let entry = self.entries.write().unwrap_or_else(PoisonError::into_inner)[slot].take();
@@ -124,7 +138,36 @@ impl Registrations {
             && entry.region == piece.memory.region().id()
             && entry.range.start <= offset
             && offset + len <= entry.range.end;
-        fits.then_some(Place { share: entry.share, offset: offset as u64, len: len as u64 })
+        fits.then_some(Place {
+            share: entry.share,
+            offset: offset as u64,
+            len: len as u64,
+            addr: piece.memory.addr() as u64,
+        })
+    }
+
+    /// Works for a peer on `len` bytes at `addr` of this process, which must lie in registration `key`, of this domain
+    /// and with these rights: the memory, and where they start in it. The registration does not end meanwhile.
+    pub(crate) fn serve<R>(
+        &self,
+        key: u32,
+        domain: u64,
+        needed: Access,
+        addr: u64,
+        len: usize,
+        work: impl FnOnce(&Exposed, usize) -> R,
+    ) -> Option<R> {
+        let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
+        let entry = entries.get(slot_of(key))?.as_ref()?;
+        let memory = entry.served.as_ref()?;
+        let at = usize::try_from(addr).ok()?.checked_sub(memory.addr())?;
+        let end = at.checked_add(len)?;
+        let fits = entry.key == key
+            && entry.domain == domain
+            && entry.access.contains(needed)
+            && entry.range.start <= at
+            && end <= entry.range.end;
+        fits.then(|| work(memory, at))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use fulmen_memory::{Exposed, Region, RegionError};
@@ -11,6 +11,7 @@ use fulmen_reach::{Doorbell, Peer, ReachError, Refusal, ShareKey};
 use crate::directory::Directory;
 use crate::layout::directory as at;
 use crate::progress::Progress;
+use crate::vm::{Fault, Process};
 use crate::wire::Cause;
 
 /// How long the device's thread waits for one mapping before it looks at its other work; it asks again later.
@@ -29,6 +30,10 @@ pub(crate) struct Remote {
     pub(crate) directory: Directory,
     doorbell: Doorbell,
     maps: Mutex<Maps>,
+    /// Whether this side copies from and to its memory by the system's calls, where it can.
+    copies: bool,
+    /// The process, found when it is needed first, if it can be reached.
+    process: OnceLock<Option<Process>>,
     this: Weak<Remote>,
 }
 
@@ -65,8 +70,15 @@ pub(crate) enum Lookup {
 }
 
 impl Remote {
-    /// Maps the directory that `peer` shares under `key`.
-    pub(crate) fn open(peer: Arc<Peer>, key: ShareKey, profile: u64, until: Instant) -> Result<Arc<Remote>, Cause> {
+    /// Maps the directory that `peer` shares under `key`. `copies`: what cannot be mapped may be copied by the system's
+    /// calls.
+    pub(crate) fn open(
+        peer: Arc<Peer>,
+        key: ShareKey,
+        profile: u64,
+        copies: bool,
+        until: Instant,
+    ) -> Result<Arc<Remote>, Cause> {
         let left = || until.saturating_duration_since(Instant::now());
         let mut region = peer.map(key, left())?;
         if region.len() == at::SIZE && Directory::new(region.expose()?).is_closed() {
@@ -86,7 +98,36 @@ impl Remote {
             }
             Some(_) => {}
         }
-        Ok(Arc::new_cyclic(|this| Remote { peer, directory, doorbell, maps: Mutex::default(), this: this.clone() }))
+        Ok(Arc::new_cyclic(|this| Remote {
+            peer,
+            directory,
+            doorbell,
+            maps: Mutex::default(),
+            copies,
+            process: OnceLock::new(),
+            this: this.clone(),
+        }))
+    }
+
+    /// Its process, if the system copies from and to its memory for this one.
+    pub(crate) fn process(&self) -> Option<&Process> {
+        if !self.copies {
+            return None;
+        }
+        let find = || match Process::find(self.peer.process(), self.directory.probe()) {
+            Ok(process) => Some(process),
+            Err(why) => {
+                tracing::info!(peer = %self.peer.address(), why, "a peer's memory that cannot be mapped goes through rings");
+                None
+            }
+        };
+        self.process.get_or_init(find).as_ref().filter(|process| process.is_reached())
+    }
+
+    /// Why the system does not copy for this side.
+    pub(crate) fn fault(&self) -> Fault {
+        let gone = self.process.get().is_some_and(|process| process.as_ref().is_some_and(Process::is_gone));
+        if gone { Fault::Gone } else { Fault::Process }
     }
 
     #[inline]
@@ -221,10 +262,10 @@ mod tests {
         let region = Region::alloc(at::SIZE).unwrap();
         let words = region.expose().unwrap();
         let directory = Directory::new(words.clone());
-        directory.announce(1);
+        directory.announce(1, 7, None);
         let key = node.share(&region).unwrap();
         let connected = peer.connect(&node.address(), LONG).unwrap();
-        let remote = Remote::open(connected, key, 1, Instant::now() + LONG).unwrap();
+        let remote = Remote::open(connected, key, 1, true, Instant::now() + LONG).unwrap();
         Known { remote, progress: Progress::new(directory, &words), node }
     }
 

@@ -1,190 +1,14 @@
-//! What only the inside can test: hostile bytes, and keys that are never used twice.
+//! What only the inside can test: keys that are never used twice, numbers, names and limits.
 
 use std::collections::HashSet;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-use fulmen_memory::{Exposed, Region};
+use fulmen_memory::Region;
 use fulmen_reach::Node;
-use fulmen_verbs::{
-    Access, AckTimeout, Completion, CompletionOpcode, CompletionQueue, CompletionStatus, Device, Gid, Mtu, Path, Piece,
-    ProtectionDomain, QueuePair, QueuePairInit, QueuePairKind, QueuePairLimits, RecvRequest, RemoteAddr, RnrTimer,
-    SendOp, SendRequest, Transition, VerbsError,
-};
-use proptest::prelude::*;
+use fulmen_verbs::{Access, Gid, Mtu, Path, QueuePairKind, RecvRequest, RnrTimer, SendRequest, Transition, VerbsError};
 
-use crate::layout::{directory, wire};
-use crate::{Profile, SoftDevice};
-
-pub(crate) const LEN: usize = 16 << 10;
-/// Bytes that nobody may touch lie on both sides of the registered ones.
-pub(crate) const FENCED: std::ops::Range<usize> = 4096..12288;
-
-const BLANK: Completion = Completion {
-    wr_id: 0,
-    status: CompletionStatus::General,
-    opcode: CompletionOpcode::Send,
-    byte_len: 0,
-    imm: None,
-    qp_num: 0,
-};
-
-pub(crate) struct Side {
-    pub(crate) device: Arc<dyn Device>,
-    pub(crate) cq: Arc<dyn CompletionQueue>,
-    pub(crate) qp: Arc<dyn QueuePair>,
-    pub(crate) memory: Exposed,
-    pub(crate) key: u32,
-    pub(crate) pd: Arc<dyn ProtectionDomain>,
-    pub(crate) mr: Arc<dyn fulmen_verbs::MemoryRegion>,
-}
-
-pub(crate) fn side(profile: Profile, kind: QueuePairKind) -> Side {
-    let node = Node::open().unwrap();
-    side_on(SoftDevice::open(&node, profile).unwrap(), profile, kind)
-}
-
-/// A side on a device that others may use, too.
-pub(crate) fn side_on(device: Arc<dyn Device>, profile: Profile, kind: QueuePairKind) -> Side {
-    let pd = device.alloc_pd().unwrap();
-    let region = Region::alloc(LEN).unwrap();
-    let rich = profile == Profile::Infiniband;
-    let access = if rich { Access::all() } else { Access::LOCAL_WRITE };
-    let mr = pd.register(&region, FENCED, access).unwrap();
-    let cq = device.create_cq(512, None).unwrap();
-    let limits = QueuePairLimits { send_depth: 128, recv_depth: 128, send_pieces: 1, recv_pieces: 1, inline_bytes: 0 };
-    let init = QueuePairInit { kind, send_cq: cq.clone(), recv_cq: cq.clone(), limits, signal_all: true };
-    let qp = pd.create_qp(&init).unwrap();
-    qp.modify(&Transition::Init { port: 1, access }).unwrap();
-    Side { device, cq, qp, memory: region.expose().unwrap(), key: mr.lkey(), pd, mr }
-}
-
-impl Side {
-    pub(crate) fn connect(&self, peer: &Side) {
-        self.try_connect(peer).unwrap();
-    }
-
-    pub(crate) fn try_connect(&self, peer: &Side) -> Result<(), VerbsError> {
-        let remote_gid: Gid = peer.device.gid_table(1).unwrap()[0].gid;
-        let path = Path { remote_gid, remote_lid: 0, local_gid_index: 0, remote_qp: peer.qp.qp_num(), mtu: Mtu::B4096 };
-        let (min_rnr_timer, reads) = (RnrTimer(1), self.device.info().limits.reads_in_flight);
-        self.qp.modify(&Transition::ReadyToReceive { path, recv_psn: 0, reads_served: reads, min_rnr_timer })?;
-        let timeout = AckTimeout(8);
-        let rts = Transition::ReadyToSend { send_psn: 0, timeout, retries: 1, rnr_retries: 1, reads_in_flight: reads };
-        self.qp.modify(&rts)
-    }
-
-    pub(crate) fn piece(&self, range: std::ops::Range<usize>) -> Piece {
-        Piece { memory: self.memory.slice(range), lkey: self.key }
-    }
-
-    pub(crate) fn poll_one(&self) -> Option<Completion> {
-        let mut one = [BLANK];
-        (self.cq.poll(&mut one).unwrap() == 1).then_some(one[0])
-    }
-
-    /// Polls for a while. Failures are expected, overflow and panics are not.
-    pub(crate) fn poll(&self) -> Vec<Completion> {
-        let mut all = Vec::new();
-        for _ in 0..64 {
-            let mut some = [BLANK; 4];
-            let count = self.cq.poll(&mut some).unwrap();
-            all.extend_from_slice(&some[..count]);
-        }
-        all
-    }
-}
-
-/// What the other process maps of a queue pair, as that process gets at it: by its own device's directory.
-pub(crate) fn shared_words(victim: &Side, peer: &Node, size: usize) -> Vec<Exposed> {
-    let gid = victim.device.gid_table(1).unwrap()[0].gid;
-    let address = fulmen_reach::NodeAddress::on_this_host(gid.0).unwrap();
-    let wait = std::time::Duration::from_secs(30);
-    let connection = peer.connect(&address, wait).unwrap();
-    let key = fulmen_reach::ShareKey::from_u64(u64::from_be_bytes(*b"FLMSOFT\0"));
-    let table = connection.map(key, wait).unwrap();
-    assert_eq!(table.len(), directory::SIZE);
-    let words = table.expose().unwrap();
-    let number = victim.qp.qp_num();
-    let slot = directory::PAIRS + (number as usize % directory::PAIR_SLOTS) * directory::PAIR_SIZE;
-    let share = words.atomic_u64(slot + directory::PAIR_WIRE).load(Ordering::SeqCst);
-    let wire = connection.map(fulmen_reach::ShareKey::from_u64(share), wait).unwrap();
-    assert_eq!(wire.len(), size);
-    vec![words, wire.expose().unwrap()]
-}
-
-/// A change of a shared word: in the directory or the wire, where, and what.
-type Scribble = (bool, usize, u64);
-
-fn scribbles() -> impl Strategy<Value = Vec<Scribble>> {
-    let small = prop_oneof![any::<u64>(), 0_u64..4, Just(u64::MAX), (0_u64..64).prop_map(|bit| 1 << bit)];
-    let at = prop_oneof![
-        // Words of the wire's head, its first frames, and the directory's first entries.
-        (0_usize..wire::RING_AT / 8).prop_map(|word| (true, word * 8)),
-        (wire::RING_AT / 8..wire::RING_AT / 8 + 96).prop_map(|word| (true, word * 8)),
-        (0_usize..64).prop_map(|word| (false, word * 8)),
-        (directory::PAIRS / 8..directory::PAIRS / 8 + 8).prop_map(|word| (false, word * 8)),
-        (directory::KEYS / 8..directory::KEYS / 8 + 16).prop_map(|word| (false, word * 8)),
-    ];
-    prop::collection::vec((at, small).prop_map(|((wire, at), value)| (wire, at, value)), 1..24)
-}
-
-fn survives(profile: Profile, kind: QueuePairKind, scribbles: &[Scribble]) {
-    let (good, bad) = (side(profile, kind), side(profile, kind));
-    good.connect(&bad);
-    bad.connect(&good);
-    good.memory.fill(0..LEN, 0x55);
-    bad.memory.fill(0..LEN, 0x77);
-    let reader = Node::open().unwrap();
-    let words = shared_words(&bad, &reader, wire::SIZE);
-    for wr_id in 0..4 {
-        good.qp.post_recv(&[RecvRequest::new(wr_id, [good.piece(4096..8192)])]).unwrap();
-    }
-    for len in [64, 4096] {
-        // Frames of both sorts lie in the ring before it is scribbled on.
-        let _ = bad.qp.post_send(&[SendRequest::send(9, [bad.piece(4096..4096 + len)])]);
-    }
-    for (in_wire, at, value) in scribbles {
-        words[usize::from(*in_wire)].atomic_u64(*at).store(*value, Ordering::SeqCst);
-        let remote = RemoteAddr { addr: bad.memory.addr() as u64 + 4096, rkey: bad.key };
-        let mut ops = vec![(SendOp::Send { imm: None }, 64)];
-        if kind == QueuePairKind::Rc {
-            ops.extend([(SendOp::Write { remote, imm: None }, 64), (SendOp::Read { remote }, 64)]);
-            ops.push((SendOp::FetchAdd { remote, add: 1 }, 8));
-        }
-        for (op, len) in ops {
-            // A full queue is one of the things that a hostile peer can bring about.
-            let _ = good.qp.post_send(&[SendRequest::new(7, op, [good.piece(8192..8192 + len)])]);
-        }
-        for completion in good.poll() {
-            assert!(completion.byte_len <= 4096, "no more than the RECV has: {completion:?}");
-        }
-    }
-    for outside in [0..FENCED.start, FENCED.end..LEN] {
-        let mut seen = vec![0; outside.len()];
-        good.memory.read(outside.start, &mut seen);
-        assert!(seen.iter().all(|byte| *byte == 0x55), "memory outside of the registration");
-    }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
-
-    #[test]
-    fn hostile_words_break_a_reliable_connection_only(scribbles in scribbles()) {
-        survives(Profile::Infiniband, QueuePairKind::Rc, &scribbles);
-    }
-
-    #[test]
-    fn hostile_words_break_an_unreliable_connection_only(scribbles in scribbles()) {
-        survives(Profile::Infiniband, QueuePairKind::Uc, &scribbles);
-    }
-
-    #[test]
-    fn hostile_words_break_a_thunderbolt_connection_only(scribbles in scribbles()) {
-        survives(Profile::Thunderbolt, QueuePairKind::Uc, &scribbles);
-    }
-}
+use crate::layout::directory;
+use crate::sides::{Side, side_on};
+use crate::{Addressing, Profile, SoftDevice, SoftOptions};
 
 #[test]
 fn keys_are_never_used_twice() {
@@ -201,6 +25,72 @@ fn keys_are_never_used_twice() {
 }
 
 #[test]
+fn numbered_devices_connect_by_lid_or_gid() {
+    for (profile, kind) in [
+        (Profile::Infiniband, QueuePairKind::Rc),
+        (Profile::Infiniband, QueuePairKind::Uc),
+        (Profile::Thunderbolt, QueuePairKind::Uc),
+    ] {
+        let [(one_number, one), (number, node)] = [(); 2].map(|()| crate::numbered::open());
+        let one = side_on(crate::numbered::device(&one, one_number, profile), profile, kind);
+        let first = crate::numbered::device(&node, number, profile);
+        let other = side_on(crate::numbered::device(&node, number, profile), profile, kind);
+        let port = other.device.port(1).unwrap();
+        let to = |gid: Gid, lid| Path {
+            remote_gid: gid,
+            remote_lid: lid,
+            local_gid_index: 0,
+            remote_qp: other.qp.qp_num(),
+            mtu: Mtu::B4096,
+        };
+        let rtr = |path| Transition::ReadyToReceive { path, recv_psn: 0, reads_served: 0, min_rnr_timer: RnrTimer(1) };
+        // The first device of that node has no such queue pair, and nobody has these addresses.
+        let wrong = [
+            to(first.gid_table(1).unwrap()[0].gid, 0),
+            to(Gid::default(), number << 3),
+            to(Gid::default(), 0),
+            to(Gid([0xfe; 16]), port.lid),
+        ];
+        for path in wrong {
+            let refused = one.qp.modify(&rtr(path));
+            // Thunderbolt has no other addresses than GIDs.
+            let none = profile == Profile::Thunderbolt && path.remote_gid.is_zero();
+            let right = match refused {
+                Err(VerbsError::Invalid { what, .. }) => none && what == "GID",
+                Err(VerbsError::Unreachable { .. }) => !none,
+                _ => false,
+            };
+            assert!(right, "{path:?}: {refused:?}");
+        }
+        let no_such_index = Path { local_gid_index: 7, ..to(Gid::default(), port.lid) };
+        assert!(matches!(one.qp.modify(&rtr(no_such_index)), Err(VerbsError::Invalid { .. })));
+        match profile {
+            Profile::Infiniband => one.qp.modify(&rtr(to(Gid::default(), port.lid))).unwrap(),
+            Profile::Thunderbolt => one.qp.modify(&rtr(to(other.device.gid_table(1).unwrap()[0].gid, 0))).unwrap(),
+        }
+        other.connect(&one);
+        one.qp.post_recv(&[RecvRequest::new(1, [one.piece(4096..8192)])]).unwrap();
+        other.qp.post_send(&[SendRequest::send(2, [other.piece(4096..8192)])]).unwrap();
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(30);
+        let taken = loop {
+            if let Some(taken) = one.poll_one() {
+                break taken;
+            }
+            assert!(std::time::Instant::now() < until, "a message");
+        };
+        assert!(taken.status.is_success(), "{taken:?}");
+    }
+}
+
+#[test]
+fn a_number_is_the_nodes_own() {
+    let (number, _numbered) = crate::numbered::open();
+    let options = SoftOptions { addressing: Addressing::Numbered(number), ..SoftOptions::new(Profile::Infiniband) };
+    let refused = SoftDevice::open_as(&Node::open().unwrap(), options).map(|_| ());
+    assert!(matches!(refused, Err(crate::OpenError::Number)), "{refused:?}");
+}
+
+#[test]
 fn limits_can_be_lower() {
     let node = Node::open().unwrap();
     let profile = Profile::Thunderbolt;
@@ -214,10 +104,51 @@ fn limits_can_be_lower() {
 }
 
 #[test]
+fn devices_have_the_names_that_they_are_given() {
+    let node = Node::open().unwrap();
+    let named = |name: Option<&str>| {
+        let options = SoftOptions { name: name.map(str::to_owned), ..SoftOptions::new(Profile::Infiniband) };
+        SoftDevice::open_as(&node, options).unwrap().info().name.clone()
+    };
+    assert_eq!((named(Some("rdma_en2")), named(None)), ("rdma_en2".to_owned(), "soft0".to_owned()));
+}
+
+#[test]
 fn profiles_have_names() {
     for profile in Profile::ALL {
         assert_eq!(profile.to_string().parse(), Ok(profile));
     }
     let error = "ethernet".parse::<Profile>().unwrap_err();
     assert!(error.to_string().contains("thunderbolt"), "{error}");
+}
+
+/// The index that a side gives on the way to RTR is that of the GID which it told the peer (users of Macs, who got 60).
+#[test]
+fn thunderbolt_wants_the_gids_that_were_told() {
+    let (profile, kind) = (Profile::Thunderbolt, QueuePairKind::Uc);
+    let open = || {
+        let (number, node) = crate::numbered::open();
+        side_on(crate::numbered::device(&node, number, profile), profile, kind)
+    };
+    // (what the first side was told, its own index), and the same of the second side; whether they agree.
+    for (first, second, agree) in [
+        ((0, 0), (0, 0), true),
+        ((1, 1), (1, 1), true),
+        ((1, 0), (0, 1), true),
+        ((1, 0), (1, 1), false),
+        ((1, 1), (1, 0), false),
+    ] {
+        let [one, other] = [(); 2].map(|()| open());
+        let rtr = |own: &Side, peer: &Side, (told, local_gid_index): (usize, u8)| {
+            let remote_gid = peer.device.gid_table(1).unwrap()[told].gid;
+            let path =
+                Path { remote_gid, remote_lid: 0, local_gid_index, remote_qp: peer.qp.qp_num(), mtu: Mtu::B1024 };
+            let min_rnr_timer = RnrTimer(1);
+            own.qp.modify(&Transition::ReadyToReceive { path, recv_psn: 0, reads_served: 0, min_rnr_timer })
+        };
+        rtr(&one, &other, first).unwrap();
+        let connected = rtr(&other, &one, second);
+        assert_eq!(connected.is_ok(), agree, "{first:?} {second:?}: {connected:?}");
+        assert!(agree || matches!(connected, Err(VerbsError::Unreachable { .. })), "{connected:?}");
+    }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::fence;
 use fulmen_memory::{Exposed, Region};
 use fulmen_reach::ring::{Consumer, Producer};
 use fulmen_reach::{Node, ShareKey};
-use fulmen_verbs::{Access, CompletionStatus, QueuePairKind};
+use fulmen_verbs::{Access, CompletionStatus, Gid, QueuePairKind};
 
 use crate::layout::wire as at;
 use crate::layout::{WIRE_MAGIC, state};
@@ -20,6 +20,7 @@ pub(crate) struct OwnWire {
     share: ShareKey,
     words: Exposed,
     pub(crate) ring: Producer,
+    pub(crate) answers: Producer,
     pub(crate) incarnation: u64,
 }
 
@@ -27,14 +28,15 @@ impl OwnWire {
     pub(crate) fn new(node: &Node, number: u32, kind: QueuePairKind) -> Result<OwnWire, Cause> {
         let region = Region::alloc(at::SIZE)?;
         let words = region.expose()?;
-        let ring = Producer::new(words.slice(at::RING_AT..at::SIZE))?;
+        let ring = Producer::new(words.slice(at::RING_AT..at::ANSWERS_AT))?;
+        let answers = Producer::new(words.slice(at::ANSWERS_AT..at::SIZE))?;
         let incarnation = getrandom::u64()?;
         words.atomic_u64(at::INCARNATION).store(incarnation, Relaxed);
         words.atomic_u64(at::NUMBER).store(number.into(), Relaxed);
         words.atomic_u64(at::KIND).store(kind_code(kind), Relaxed);
         words.atomic_u64(at::MAGIC).store(WIRE_MAGIC, Release);
         let share = node.share(&region)?;
-        Ok(OwnWire { node: node.clone(), share, words, ring, incarnation })
+        Ok(OwnWire { node: node.clone(), share, words, ring, answers, incarnation })
     }
 
     pub(crate) fn share(&self) -> ShareKey {
@@ -47,8 +49,18 @@ impl OwnWire {
         self.words.atomic_u64(at::DOMAIN).store(domain, Release);
     }
 
-    /// Says that messages of `partner` are taken from now on.
-    pub(crate) fn connect(&self, partner: u64, not_ready_ns: u64) {
+    /// Says by which of its GIDs this side goes, and to which it sends, before it is connected.
+    pub(crate) fn set_gids(&self, source: Gid, target: Gid) {
+        for (at, gid) in [(at::SOURCE, source), (at::TARGET, target)] {
+            for (word, half) in halves(gid).into_iter().enumerate() {
+                self.words.atomic_u64(at + 8 * word).store(half, Relaxed);
+            }
+        }
+    }
+
+    /// Says that messages of `partner` are taken from now on, and whether its memory can be copied from here.
+    pub(crate) fn connect(&self, partner: u64, not_ready_ns: u64, pulls: bool) {
+        self.words.atomic_u64(at::PULLS).store(pulls.into(), Relaxed);
         self.words.atomic_u64(at::NOT_READY_NS).store(not_ready_ns, Relaxed);
         self.words.atomic_u64(at::PARTNER).store(partner, Relaxed);
         self.words.atomic_u64(at::STATE).store(state::CONNECTED, SeqCst);
@@ -61,10 +73,21 @@ impl OwnWire {
         fence(SeqCst);
     }
 
+    /// Says that nothing comes after what is in the ring, which stands: none of it refers to this side's memory.
+    pub(crate) fn end(&self) {
+        self.words.atomic_u64(at::STATE).store(state::ENDED, SeqCst);
+        fence(SeqCst);
+    }
+
     /// Says that so many incoming messages were taken.
     #[inline]
     pub(crate) fn acknowledge(&self, taken: u64) {
         self.words.atomic_u64(at::ACKED).store(taken, Release);
+    }
+
+    /// Says that so many RECVs were posted.
+    pub(crate) fn grant(&self, posted: u64) {
+        self.words.atomic_u64(at::POSTED).store(posted, SeqCst);
     }
 
     /// Says that incoming message `number` found no RECV.
@@ -96,6 +119,9 @@ impl OwnWire {
 
 impl Drop for OwnWire {
     fn drop(&mut self) {
+        if self.node.is_inherited() {
+            return;
+        }
         self.void();
         self.node.unshare(self.share);
     }
@@ -108,13 +134,13 @@ pub(crate) struct PeerWire {
 }
 
 impl PeerWire {
-    /// The wire of queue pair `number` and its ring, or what is wrong with it.
+    /// The wire of queue pair `number`, its ring and its answers, or what is wrong with it.
     pub(crate) fn open(
         region: &Region,
         number: u32,
         kind: QueuePairKind,
         incarnation: u64,
-    ) -> Result<(PeerWire, Consumer), Cause> {
+    ) -> Result<(PeerWire, Consumer, Consumer), Cause> {
         if region.len() != at::SIZE {
             return Err(format!("its shared memory has {} bytes and not {}", region.len(), at::SIZE).into());
         }
@@ -129,8 +155,9 @@ impl PeerWire {
         if word(at::KIND) != kind_code(kind) {
             return Err(format!("it is no {kind} queue pair").into());
         }
-        let ring = Consumer::new(words.slice(at::RING_AT..at::SIZE))?;
-        Ok((PeerWire { words, incarnation }, ring))
+        let ring = Consumer::new(words.slice(at::RING_AT..at::ANSWERS_AT))?;
+        let answers = Consumer::new(words.slice(at::ANSWERS_AT..at::SIZE))?;
+        Ok((PeerWire { words, incarnation }, ring, answers))
     }
 
     /// Whether the peer takes messages of `partner`.
@@ -145,6 +172,20 @@ impl PeerWire {
         self.words.atomic_u64(at::PARTNER).load(Relaxed) == partner
     }
 
+    /// Whether the peer, which takes messages of this side, copies out of this side's memory.
+    pub(crate) fn pulls(&self) -> bool {
+        self.words.atomic_u64(at::PULLS).load(Relaxed) == 1
+    }
+
+    /// Whether the peer, if it is connected to `partner` already, goes by `source` and sends to `target`.
+    pub(crate) fn agrees(&self, partner: u64, source: Gid, target: Gid) -> bool {
+        let says = |at: usize, gid| {
+            let words = [0, 8].map(|word| self.words.atomic_u64(at + word).load(Relaxed));
+            words == halves(gid)
+        };
+        !self.takes(partner) || says(at::SOURCE, source) && says(at::TARGET, target)
+    }
+
     /// Whether the peer is connected, or was, to another queue pair than `partner`.
     pub(crate) fn is_taken(&self, partner: u64) -> bool {
         ![0, partner].contains(&self.words.atomic_u64(at::PARTNER).load(Relaxed))
@@ -157,10 +198,21 @@ impl PeerWire {
         self.words.atomic_u64(at::STATE).load(SeqCst) == state::GONE
     }
 
+    /// Whether the peer is in error, or further than that.
+    pub(crate) fn is_over(&self) -> bool {
+        [state::GONE, state::ENDED].contains(&self.words.atomic_u64(at::STATE).load(SeqCst))
+    }
+
     /// How many messages the peer says it has taken.
     #[inline]
     pub(crate) fn acked(&self) -> u64 {
         self.words.atomic_u64(at::ACKED).load(Acquire)
+    }
+
+    /// How many RECVs the peer says it has posted.
+    #[inline]
+    pub(crate) fn granted(&self) -> u64 {
+        self.words.atomic_u64(at::POSTED).load(Acquire)
     }
 
     /// The message for which the peer has no RECV.
@@ -204,9 +256,15 @@ impl PeerWire {
     }
 }
 
+fn halves(gid: Gid) -> [u64; 2] {
+    let [high, low] = [&gid.0[..8], &gid.0[8..]];
+    [high, low].map(|half| u64::from_be_bytes(half.try_into().expect("eight bytes")))
+}
+
 fn kind_code(kind: QueuePairKind) -> u64 {
     match kind {
         QueuePairKind::Rc => 1,
         QueuePairKind::Uc => 2,
+        QueuePairKind::Ud => 3,
     }
 }

@@ -3,16 +3,29 @@
 
 #[path = "processes/child.rs"]
 mod child;
+#[path = "processes/datagrams.rs"]
+mod datagrams;
 #[path = "processes/endpoint.rs"]
 mod endpoint;
 #[path = "processes/exchange.rs"]
 mod exchange;
+#[path = "processes/fork.rs"]
+mod fork;
 #[path = "processes/idle.rs"]
 mod idle;
 #[path = "processes/kill.rs"]
 mod kill;
 #[path = "processes/leaks.rs"]
 mod leaks;
+#[path = "processes/long.rs"]
+mod long;
+#[path = "processes/one_core.rs"]
+mod one_core;
+mod plain;
+#[path = "processes/shared.rs"]
+mod shared;
+#[path = "processes/signals.rs"]
+mod signals;
 
 use std::time::{Duration, Instant};
 

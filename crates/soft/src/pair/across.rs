@@ -1,4 +1,5 @@
-//! WRITE, READ and atomics: done here, on the target's mapped memory.
+//! WRITE, READ and atomics: done here, on the target's mapped memory, or in its process by the system's calls. What can be
+//! done neither way its owner is [asked](super::ask) for.
 
 use std::ops::Range;
 use std::sync::atomic::{Ordering, fence};
@@ -7,13 +8,21 @@ use fulmen_memory::Exposed;
 use fulmen_verbs::{Access, CompletionStatus, RemoteAddr, SendOp};
 
 use super::message::HEADER;
-use super::send::{Begun, Send, Stage, each_piece};
+use super::send::{Begun, Send, Stage, each_piece, runs};
 use super::{Inner, Link, Pair};
 use crate::directory::SharedKey;
 use crate::remote::Lookup;
+use crate::vm::{Fault, LAST, Process, Runs};
 
-/// Programs wait for the last bytes of a WRITE to change, so that they are written last.
-const LAST: usize = 8;
+/// How a peer's memory is reached.
+enum Way<'a> {
+    /// It is mapped here, and the bytes start there.
+    Mapped(Exposed, usize),
+    /// The system copies to and from its process.
+    Copied(&'a Process),
+    /// Its owner does it.
+    Asked,
+}
 
 /// Why a peer's memory is not reached.
 enum Unreached {
@@ -23,16 +32,26 @@ enum Unreached {
 }
 
 impl Pair {
-    /// Does the next request, which reaches into the peer's memory.
-    pub(super) fn reach_across(&self, inner: &mut Inner) -> Begun {
+    /// Does the next request, which reaches into the peer's memory. `settled`: whatever came before has had its effect.
+    pub(super) fn reach_across(&self, inner: &mut Inner, settled: bool) -> Begun {
         let (remote, remote_access, local_access, announced) = match inner.sends[inner.begun].op {
-            SendOp::Send { .. } => unreachable!("a SEND reaches nowhere"),
+            SendOp::Send { .. } | SendOp::SendTo { .. } => unreachable!("a SEND reaches nowhere"),
             SendOp::Write { remote, imm } => (remote, Access::REMOTE_WRITE, Access::empty(), imm.is_some()),
             SendOp::Read { remote } => (remote, Access::REMOTE_READ, Access::LOCAL_WRITE, false),
             SendOp::FetchAdd { remote, .. } | SendOp::CompareSwap { remote, .. } => {
                 (remote, Access::REMOTE_ATOMIC, Access::LOCAL_WRITE, false)
             }
         };
+        let Some(link) = &inner.link else { return Begun::Blocked };
+        let send = &inner.sends[inner.begun];
+        let reached = (send.bytes > 0).then(|| self.reach(link, remote, send.bytes as usize, remote_access));
+        if let Some(Ok((Way::Asked, _))) = reached {
+            // It takes its turn behind what came before.
+            return self.ask(inner);
+        }
+        if !settled {
+            return Begun::Blocked;
+        }
         // Room for the announcement comes first: the bytes are written once.
         if announced {
             match inner.wire.ring.reserve(HEADER) {
@@ -41,24 +60,30 @@ impl Pair {
                 Err(_) => return Begun::As(Stage::Failed(CompletionStatus::RemoteOperation)),
             }
         }
-        let send = &inner.sends[inner.begun];
         if !send.inline && self.places(&send.pieces, local_access).is_none() {
             return Begun::As(Stage::Failed(CompletionStatus::LocalProtection));
         }
         if remote_access == Access::REMOTE_ATOMIC && !remote.addr.is_multiple_of(8) {
             return Begun::As(Stage::Failed(CompletionStatus::RemoteInvalidRequest));
         }
-        if send.bytes > 0 {
-            let Some(link) = &inner.link else { return Begun::Blocked };
-            match self.reach(link, remote, send.bytes as usize, remote_access) {
-                Ok((memory, at, shared)) => {
-                    inner.wire.work_on(shared.key);
+        if let Some(reached) = reached {
+            match reached {
+                Ok((way, key)) => {
+                    inner.wire.work_on(key);
                     // Its owner ends it by taking it out of the table, and waits for those who say that they work.
-                    let is_valid = || link.remote.directory.key(shared.key) == Some(shared);
+                    let is_valid = || link.remote.directory.has_key(key);
                     let does_listen = || link.wire.takes(inner.wire.incarnation);
                     let (mut valid, mut listens) = (is_valid(), does_listen());
+                    let mut done = Ok(());
                     if valid && listens {
-                        transfer(send, &memory, at);
+                        done = match way {
+                            Way::Mapped(memory, at) => {
+                                transfer(send, &memory, at);
+                                Ok(())
+                            }
+                            Way::Copied(process) => copy(send, process, remote.addr),
+                            Way::Asked => unreachable!("asked above"),
+                        };
                         if let SendOp::Read { .. } = send.op {
                             // It does not wait for ever: what a stopped process read after that may be anything.
                             fence(Ordering::SeqCst);
@@ -66,12 +91,19 @@ impl Pair {
                         }
                     }
                     inner.wire.work_done();
-                    if !listens {
-                        // The clock tells what becomes of it.
+                    if !listens
+                        || matches!(done, Err(Fault::Process | Fault::Gone))
+                        || done.is_err() && !link.remote.is_alive()
+                    {
+                        // The clock tells what becomes of it; if the peer lives, its owner is asked from now on.
                         return Begun::Blocked;
                     }
                     if !valid {
                         return self.refused(send, CompletionStatus::RemoteAccess);
+                    }
+                    if done == Err(Fault::Memory) {
+                        // It is registered, and yet not mapped there, or not here.
+                        return self.refused(send, CompletionStatus::RemoteOperation);
                     }
                 }
                 Err(Unreached::Later) => return Begun::Blocked,
@@ -86,14 +118,14 @@ impl Pair {
         Begun::As(if self.is_reliable() { Stage::Failed(status) } else { Stage::Done(send.bytes) })
     }
 
-    /// The peer's mapped region, and where in it the bytes lie.
-    fn reach(
+    /// How the bytes at the peer are reached, and the key of their registration, which is never another one's.
+    fn reach<'a>(
         &self,
-        link: &Link,
+        link: &'a Link,
         remote: RemoteAddr,
         len: usize,
         needed: Access,
-    ) -> Result<(Exposed, usize, SharedKey), Unreached> {
+    ) -> Result<(Way<'a>, u32), Unreached> {
         const DENIED: Unreached = Unreached::Refused(CompletionStatus::RemoteAccess);
         let shared = link.remote.directory.key(remote.rkey).ok_or(DENIED)?;
         let within = within(&shared, remote.addr, len).ok_or(DENIED)?;
@@ -103,7 +135,12 @@ impl Pair {
         {
             return Err(DENIED);
         }
-        let memory = match link.remote.region(shared.share, &self.domain.device.progress) {
+        let Some(share) = shared.share else {
+            // A word that is compared and swapped belongs to one executor.
+            let process = link.remote.process().filter(|_| needed != Access::REMOTE_ATOMIC);
+            return Ok((process.map_or(Way::Asked, Way::Copied), shared.key));
+        };
+        let memory = match link.remote.region(share, &self.domain.device.progress) {
             Lookup::Mapped(memory) => memory,
             Lookup::Later => return Err(Unreached::Later),
             // A peer that died meanwhile is told by the clock.
@@ -115,7 +152,7 @@ impl Pair {
         if within.end > memory.len() || misaligned {
             return Err(Unreached::Refused(CompletionStatus::RemoteOperation));
         }
-        Ok((memory, within.start, shared))
+        Ok((Way::Mapped(memory, within.start), shared.key))
     }
 }
 
@@ -133,7 +170,7 @@ fn within(shared: &SharedKey, addr: u64, len: usize) -> Option<Range<usize>> {
 
 fn transfer(send: &Send, memory: &Exposed, at: usize) {
     match send.op {
-        SendOp::Send { .. } => unreachable!("a SEND reaches nowhere"),
+        SendOp::Send { .. } | SendOp::SendTo { .. } => unreachable!("a SEND reaches nowhere"),
         SendOp::Write { .. } => {
             let len = send.bytes as usize;
             let last = len.min(LAST);
@@ -153,6 +190,20 @@ fn transfer(send: &Send, memory: &Exposed, at: usize) {
             let swapped = memory.atomic_u64(at).compare_exchange(compare, swap, Ordering::SeqCst, Ordering::SeqCst);
             give_back(send, swapped.unwrap_or_else(|found| found));
         }
+    }
+}
+
+/// Has the system do a WRITE or READ at `addr` of another process.
+fn copy(send: &Send, process: &Process, addr: u64) -> Result<(), Fault> {
+    let mut bytes = Runs::new();
+    match &send.kept {
+        Some(kept) => bytes.push_bytes(kept),
+        None => bytes = runs(&send.pieces, 0, send.bytes as usize),
+    }
+    match send.op {
+        SendOp::Write { .. } => process.write(bytes, addr),
+        SendOp::Read { .. } => process.read(addr, bytes),
+        _ => unreachable!("neither a SEND nor an atomic is copied"),
     }
 }
 

@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use fulmen_reach::ring::Consumer;
 use fulmen_verbs::{Path, VerbsError};
 
 use super::{Link, Pair};
+use crate::Profile;
 use crate::device::pair_slot;
 use crate::directory::SharedPair;
 use crate::remote::Remote;
@@ -16,6 +18,19 @@ use crate::wire::{Cause, PeerWire};
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Pause between two looks at a peer that cannot be connected to yet. Nothing tells when it can.
 const PAUSE: Duration = Duration::from_millis(1);
+
+/// Why the peer cannot be connected to.
+enum Failure {
+    /// Its queue pair is that of an earlier connection, and stays it.
+    Stale(&'static str),
+    Other(Cause),
+}
+
+impl<E: Into<Cause>> From<E> for Failure {
+    fn from(cause: E) -> Failure {
+        Failure::Other(cause.into())
+    }
+}
 
 /// What a look for the peer found.
 enum Found {
@@ -28,31 +43,53 @@ enum Found {
 impl Pair {
     /// Finds the peer of this queue pair, whose wire is `own`.
     pub(super) fn connect(&self, path: &Path, own: u64) -> Result<Link, VerbsError> {
-        self.find(path, own).map_err(|cause| VerbsError::Unreachable {
-            qp_num: self.number,
-            peer: path.remote_gid.to_string(),
-            cause: cause.to_string(),
+        let peer = || match path.remote_gid.is_zero() {
+            true => format!("LID {}", path.remote_lid),
+            false => path.remote_gid.to_string(),
+        };
+        self.find(path, own).map_err(|failure| match failure {
+            Failure::Stale(problem) => VerbsError::Stale {
+                qp_num: self.number,
+                peer: peer(),
+                remote_qp: path.remote_qp,
+                problem: format!("{problem}: reset both sides before either connects"),
+            },
+            Failure::Other(cause) => {
+                VerbsError::Unreachable { qp_num: self.number, peer: peer(), cause: cause.to_string() }
+            }
         })
     }
 
-    fn find(&self, path: &Path, own: u64) -> Result<Link, Cause> {
+    fn find(&self, path: &Path, own: u64) -> Result<Link, Failure> {
         let number = path.remote_qp;
         let until = Instant::now() + PATIENCE;
-        let remote = self.domain.device.remote(path.remote_gid, number, until)?;
+        let device = &self.domain.device;
+        let (address, index) = device.find(path.remote_gid, path.remote_lid, number)?;
+        let remote = device.remote(address, index, until)?;
         // Keeps what is mapped until the next look.
         let mut _last = None;
         loop {
             match self.look(&remote, number, own, until)? {
-                Found::Free(link) => return Ok(link),
-                Found::NotYet(problem, _) if Instant::now() >= until => {
-                    return Err(
-                        format!("its queue pair {number} {problem}: reset both sides before either connects").into()
-                    );
+                Found::Free(link) => {
+                    self.check_gids(&link, path, own)?;
+                    return Ok(link);
                 }
+                Found::NotYet(problem, _) if Instant::now() >= until => return Err(Failure::Stale(problem)),
                 Found::NotYet(_, link) => _last = link,
             }
             thread::sleep(PAUSE);
         }
+    }
+
+    /// Thunderbolt finds a peer only by the GID whose index it gave; whichever side connects last learns of it.
+    fn check_gids(&self, link: &Link, path: &Path, own: u64) -> Result<(), Cause> {
+        let source = self.domain.device.gids()[usize::from(path.local_gid_index)];
+        if self.profile() != Profile::Thunderbolt || link.wire.agrees(own, path.remote_gid, source) {
+            return Ok(());
+        }
+        let index = path.local_gid_index;
+        let problem = "its queue pair goes by another GID, or sends to another one";
+        Err(format!("{problem} than that of index {index} here: each side's index is that of the GID it told").into())
     }
 
     fn look(&self, remote: &Arc<Remote>, number: u32, own: u64, until: Instant) -> Result<Found, Cause> {
@@ -63,7 +100,7 @@ impl Pair {
         let Some(pair) = remote.directory.pair(slot, number) else {
             return Ok(Found::NotYet("changes all the time", None));
         };
-        let (wire, ring) = match self.open(remote, number, pair, until) {
+        let (wire, ring, answers) = match self.open(remote, number, pair, until) {
             Ok(opened) => opened,
             // It was reset meanwhile.
             Err(_) if remote.is_alive() && remote.directory.pair(slot, number) != Some(pair) => {
@@ -71,14 +108,14 @@ impl Pair {
             }
             Err(cause) => return Err(cause),
         };
-        let problem = if wire.is_void() {
+        let problem = if wire.is_over() {
             Some("is in the error state")
         } else if wire.is_taken(own) {
             Some("is connected to another one")
         } else {
             None
         };
-        let link = Link { remote: remote.clone(), wire, ring };
+        let link = Link { remote: remote.clone(), wire, ring, answers };
         Ok(match problem {
             None => Found::Free(link),
             Some(problem) => Found::NotYet(problem, Some(link)),
@@ -91,7 +128,7 @@ impl Pair {
         number: u32,
         pair: SharedPair,
         until: Instant,
-    ) -> Result<(PeerWire, fulmen_reach::ring::Consumer), Cause> {
+    ) -> Result<(PeerWire, Consumer, Consumer), Cause> {
         let region = remote.peer.map(pair.wire, until.saturating_duration_since(Instant::now()))?;
         PeerWire::open(&region, number, self.kind, pair.incarnation)
     }

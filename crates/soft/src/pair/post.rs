@@ -55,6 +55,10 @@ impl Pair {
     }
 
     pub(super) fn post_recvs(&self, requests: &[RecvRequest]) -> Result<(), PostError> {
+        if self.shared.is_some() {
+            let problem = "its RECVs come from a shared receive queue: post them there".to_owned();
+            return Err(PostError { index: 0, cause: VerbsError::Invalid { what: "receive queue", problem } });
+        }
         let mut inner = self.inner();
         let inner = &mut *inner;
         let had_none = inner.recvs.is_empty();
@@ -63,6 +67,13 @@ impl Pair {
             if let Err(cause) = self.queue_recv(inner, request) {
                 result = Err(PostError { index, cause });
                 break;
+            }
+        }
+        if self.holds() {
+            inner.wire.grant(inner.posted);
+            if let Some(link) = &inner.link {
+                // The peer may hold a SEND for this.
+                link.remote.wake();
             }
         }
         // A message may wait for this, and nobody else may look.
@@ -83,6 +94,7 @@ impl Pair {
             return Ok(());
         }
         inner.recv_used += depth;
+        inner.posted += 1;
         inner.recvs.push_back(Recv { request: request.clone(), depth });
         Ok(())
     }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use fulmen_memory::Exposed;
-use fulmen_reach::ring::RingError;
+use fulmen_reach::ring::{Producer, Reservation, RingError};
 use fulmen_verbs::{
     Access, AckTimeout, CompletionOpcode, CompletionStatus, Piece, Pieces, QueuePairState, SendOp, SendRequest,
 };
@@ -11,8 +11,9 @@ use smallvec::SmallVec;
 
 use super::message::{HEADER, Header, Kind, PLACE, SentPlace};
 use super::{Inner, Pair};
-use crate::layout::{EAGER, PART};
+use crate::layout::{EAGER, PART, PULLED};
 use crate::registrations::Place;
+use crate::vm::Runs;
 
 /// The longest time that a peer may ask for before a RECV is looked for again.
 const LONGEST_NOT_READY: Duration = Duration::from_secs(1);
@@ -28,14 +29,16 @@ pub(super) struct Send {
     signaled: bool,
     solicited: bool,
     pub(super) bytes: u32,
+    /// Bytes that the peer has answered.
+    pub(super) answered: u32,
     depth: u64,
-    stage: Stage,
+    pub(super) stage: Stage,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     Waiting,
-    /// So many bytes of it are in the ring.
+    /// So many bytes of it are in the ring, and what is left follows there.
     InParts(u32),
     /// It is in the ring, as the message of this number.
     Sent(u64),
@@ -56,9 +59,20 @@ impl Send {
             solicited: request.solicited,
             // Longer ones were refused.
             bytes: request.bytes() as u32,
+            answered: 0,
             depth,
             stage: Stage::Waiting,
         }
+    }
+
+    /// Whether it brings something from the peer.
+    pub(super) fn brings(&self) -> bool {
+        matches!(self.op, SendOp::Read { .. } | SendOp::FetchAdd { .. } | SendOp::CompareSwap { .. })
+    }
+
+    /// Whether the peer is asked for something that has not come whole.
+    pub(super) fn is_asked(&self) -> bool {
+        self.brings() && matches!(self.stage, Stage::Sent(_)) && self.answered < self.bytes
     }
 
     pub(super) fn opcode(&self) -> CompletionOpcode {
@@ -79,9 +93,9 @@ impl Send {
         }
     }
 
-    fn header(&self, kind: Kind, offset: u32) -> Header {
+    pub(super) fn header(&self, kind: Kind, offset: u32) -> Header {
         let imm = match self.op {
-            SendOp::Send { imm } | SendOp::Write { imm, .. } => imm,
+            SendOp::Send { imm } | SendOp::SendTo { imm, .. } | SendOp::Write { imm, .. } => imm,
             SendOp::Read { .. } | SendOp::FetchAdd { .. } | SendOp::CompareSwap { .. } => None,
         };
         Header { kind, solicited: self.solicited, imm, total: self.bytes, offset }
@@ -90,7 +104,7 @@ impl Send {
 
 pub(super) fn opcode(op: &SendOp) -> CompletionOpcode {
     match op {
-        SendOp::Send { .. } => CompletionOpcode::Send,
+        SendOp::Send { .. } | SendOp::SendTo { .. } => CompletionOpcode::Send,
         SendOp::Write { .. } => CompletionOpcode::Write,
         SendOp::Read { .. } => CompletionOpcode::Read,
         SendOp::FetchAdd { .. } => CompletionOpcode::FetchAdd,
@@ -149,10 +163,20 @@ impl Pair {
             return true;
         }
         let refused = if answers { link.wire.refused() } else { None };
+        // What was asked for came before the acknowledgement.
+        if inner.asked > 0 && answers && self.take_answers(inner).is_err() {
+            self.fail(inner, CompletionStatus::RemoteOperation);
+            return true;
+        }
         let mut worked = false;
         while let Some(send) = inner.sends.front() {
             let byte_len = match send.stage {
-                Stage::Sent(number) if number < acked => send.bytes,
+                Stage::Sent(number) if number < acked && !send.is_asked() => send.bytes,
+                Stage::Sent(number) if number < acked => {
+                    // No correct peer acknowledges what it did not answer.
+                    self.fail(inner, CompletionStatus::RemoteOperation);
+                    return true;
+                }
                 Stage::Sent(number) => {
                     if let Some((_, status)) = refused.filter(|(which, _)| *which == number && self.is_reliable()) {
                         self.fail(inner, status);
@@ -165,7 +189,15 @@ impl Pair {
                     self.fail(inner, status);
                     return true;
                 }
-                Stage::Waiting | Stage::InParts(_) => break,
+                Stage::InParts(_) => {
+                    // It has no number yet, which is the next one. The peer may refuse it by its first part.
+                    if let Some((_, status)) = refused.filter(|(which, _)| *which == inner.sent && self.is_reliable()) {
+                        self.fail(inner, status);
+                        return true;
+                    }
+                    break;
+                }
+                Stage::Waiting => break,
             };
             let (wr_id, opcode, signaled) = (send.wr_id, send.opcode(), send.signaled);
             inner.send_used -= send.depth;
@@ -187,7 +219,7 @@ impl Pair {
         if let Some(send) = inner.sends.front() {
             let (wr_id, opcode) = (send.wr_id, send.opcode());
             // The peer is told first: what was posted is void from here on, and its memory may be used otherwise.
-            inner.wire.void();
+            self.void(inner);
             inner.sends.pop_front();
             self.complete_send(wr_id, status, opcode, 0);
         }
@@ -232,17 +264,31 @@ impl Pair {
         if !self.is_reliable() && !self.holds() && send.stage == Stage::Waiting && !takes() {
             return Begun::As(Stage::Done(send.bytes));
         }
+        // What the peer was asked for is there before anything else goes out, which may be made of it.
+        if inner.asked > 0 && !send.brings() {
+            return Begun::Blocked;
+        }
         if let SendOp::Send { .. } = send.op {
+            // What is in parts was let go before, and the peer needs all of it.
+            if self.holds() && send.stage == Stage::Waiting && !(takes() && inner.sent < link.wire.granted()) {
+                return Begun::Blocked;
+            }
             return self.send_message(inner);
+        }
+        if let Stage::InParts(_) = send.stage {
+            return self.ask(inner);
         }
         if !takes() {
             return Begun::Blocked;
         }
-        // What came before must have had its effect: the peer may still take it, or refuse it.
-        if self.is_reliable() && link.wire.acked() != inner.sent {
-            return Begun::Blocked;
-        }
-        self.reach_across(inner)
+        let acked = link.wire.acked();
+        let settled = match self.is_reliable() {
+            // What came before must have had its effect: the peer may still take it, or refuse it.
+            true => inner.asked == 0 && acked == inner.sent,
+            // What was written before is there before what is written now, whoever writes it.
+            false => acked >= inner.written_by,
+        };
+        self.reach_across(inner, settled)
     }
 
     /// Where the pieces of a request lie; `None` if a key does not allow it.
@@ -256,25 +302,27 @@ impl Pair {
     }
 
     fn send_message(&self, inner: &mut Inner) -> Begun {
-        let send = &mut inner.sends[inner.begun];
-        let ring = &mut inner.wire.ring;
+        let Inner { link: Some(link), sends, begun, wire: own, .. } = inner else { return Begun::Blocked };
+        let send = &mut sends[*begun];
         let mut places = SmallVec::new();
-        if !send.inline && send.stage == Stage::Waiting {
+        if !send.inline {
+            // Each time, so that no part is read out of memory that was given back since the one before it.
             match self.places(&send.pieces, Access::empty()) {
                 Some(found) => places = found,
                 None => return Begun::As(Stage::Failed(CompletionStatus::LocalProtection)),
             }
         }
-        let mut shared = SmallVec::<[SentPlace; 2]>::new();
-        for place in &places {
-            let Place { share: Some(share), offset, len } = *place else { break };
-            shared.push(SentPlace { share, offset, len });
-        }
         let small = send.inline || send.bytes as usize <= EAGER;
+        let named = || {
+            let mapped = places.iter().all(|place: &Place| place.share.is_some());
+            let pulls = || link.wire.takes(own.incarnation) && link.wire.pulls();
+            mapped || send.bytes as usize > PULLED && pulls()
+        };
+        let ring = &mut own.ring;
         let room = if small {
             push_bytes(ring, send, 0, send.bytes as usize)
-        } else if send.stage == Stage::Waiting && shared.len() == places.len() {
-            push_places(ring, send, &shared)
+        } else if send.stage == Stage::Waiting && !self.holds() && named() {
+            push_places(ring, send, &places)
         } else {
             let mut at = if let Stage::InParts(at) = send.stage { at as usize } else { 0 };
             loop {
@@ -292,7 +340,9 @@ impl Pair {
         match room {
             Ok(true) => {
                 inner.sent += 1;
-                Begun::As(Stage::Sent(inner.sent - 1))
+                // Nobody acknowledges what is held first: it is done as soon as it went out.
+                let stage = if self.holds() { Stage::Done(send.bytes) } else { Stage::Sent(inner.sent - 1) };
+                Begun::As(stage)
             }
             Ok(false) => Begun::Blocked,
             // The peer broke the ring.
@@ -331,7 +381,11 @@ impl Pair {
                 return None;
             }
             if !alive {
-                self.fail(inner, CompletionStatus::RetryExceeded);
+                // It may have acknowledged after the last look at that, and before its end.
+                self.retire(inner);
+                if !inner.sends.is_empty() {
+                    self.fail(inner, CompletionStatus::RetryExceeded);
+                }
                 return None;
             }
             let since = *inner.timers.lost_since.get_or_insert(now);
@@ -364,29 +418,34 @@ impl Pair {
 }
 
 /// Pushes `len` bytes of a message, from `at` on; false if there is no room.
-fn push_bytes(ring: &mut fulmen_reach::ring::Producer, send: &Send, at: usize, len: usize) -> Result<bool, RingError> {
+fn push_bytes(ring: &mut Producer, send: &Send, at: usize, len: usize) -> Result<bool, RingError> {
     let Some(mut frame) = ring.reserve(HEADER + len)? else { return Ok(false) };
     frame.write(&send.header(Kind::Bytes, at as u32).to_bytes());
-    if let Some(kept) = &send.kept {
-        frame.write(&kept[at..at + len]);
-    } else {
-        each_piece(&send.pieces, at, len, |memory, start, len, _| {
-            if start == 0 && len == memory.len() {
-                frame.copy_from(memory);
-            } else {
-                frame.copy_from(&memory.slice(start..start + len));
-            }
-        });
-    }
+    write_bytes(&mut frame, send, at, len);
     frame.publish();
     Ok(true)
 }
 
-fn push_places(ring: &mut fulmen_reach::ring::Producer, send: &Send, places: &[SentPlace]) -> Result<bool, RingError> {
+/// Appends `len` bytes of a request, from `at` on, to a frame.
+pub(super) fn write_bytes(frame: &mut Reservation<'_>, send: &Send, at: usize, len: usize) {
+    if let Some(kept) = &send.kept {
+        frame.write(&kept[at..at + len]);
+        return;
+    }
+    each_piece(&send.pieces, at, len, |memory, start, len, _| {
+        if start == 0 && len == memory.len() {
+            frame.copy_from(memory);
+        } else {
+            frame.copy_from(&memory.slice(start..start + len));
+        }
+    });
+}
+
+fn push_places(ring: &mut Producer, send: &Send, places: &[Place]) -> Result<bool, RingError> {
     let Some(mut frame) = ring.reserve(HEADER + places.len() * PLACE)? else { return Ok(false) };
     frame.write(&send.header(Kind::Places, 0).to_bytes());
     for place in places {
-        frame.write(&place.to_bytes());
+        frame.write(&SentPlace::of(place).to_bytes());
     }
     frame.publish();
     Ok(true)
@@ -394,7 +453,12 @@ fn push_places(ring: &mut fulmen_reach::ring::Producer, send: &Send, places: &[S
 
 /// Calls back for each run of bytes that `at..at + len` of a request's bytes lie in: the piece's memory, where the run
 /// starts in it, its length, and where it starts in `at..at + len`.
-pub(super) fn each_piece(pieces: &[Piece], at: usize, len: usize, mut each: impl FnMut(&Exposed, usize, usize, usize)) {
+pub(crate) fn each_piece<'a>(
+    pieces: &'a [Piece],
+    at: usize,
+    len: usize,
+    mut each: impl FnMut(&'a Exposed, usize, usize, usize),
+) {
     let (mut skip, mut done) = (at, 0);
     for piece in pieces {
         let here = piece.memory.len();
@@ -410,4 +474,11 @@ pub(super) fn each_piece(pieces: &[Piece], at: usize, len: usize, mut each: impl
         done += run;
         skip = 0;
     }
+}
+
+/// The same runs for the system, which copies them.
+pub(super) fn runs(pieces: &[Piece], at: usize, len: usize) -> Runs<'_> {
+    let mut runs = Runs::new();
+    each_piece(pieces, at, len, |memory, start, len, _| runs.push(memory, start, len));
+    runs
 }

@@ -10,7 +10,12 @@ use super::*;
 use crate::completion::QueueHandle;
 use crate::device::WORK_PATIENCE;
 use crate::layout::directory;
-use crate::tests::{Side, shared_words, side, side_on};
+use crate::sides::{Side, shared_words, side, side_on};
+
+mod events;
+mod parts;
+mod patience;
+mod plain;
 
 /// Reached by no test that succeeds.
 const LONG: Duration = Duration::from_secs(30);
@@ -173,7 +178,7 @@ fn what_arrived_early_wakes_the_own_thread() {
 #[test]
 fn the_end_of_a_connection_waits_for_a_peer_at_work() {
     // The registration outlives the queue pair.
-    let ends: [fn(Arc<dyn QueuePair>); 3] =
+    let ends: [fn(Arc<dyn fulmen_verbs::QueuePair>); 3] =
         [|qp| qp.modify(&Transition::Error).unwrap(), |qp| qp.modify(&Transition::Reset).unwrap(), drop];
     let threads = ends.map(|end| {
         std::thread::spawn(move || {
@@ -283,4 +288,72 @@ fn a_device_is_found_where_another_one_was() {
     recv(&second, 1);
     send(&other, 1);
     assert_eq!((next(&second).status, next(&other).status), (CompletionStatus::Success, CompletionStatus::Success));
+}
+
+fn narrow() -> [Side; 2] {
+    let sides = [(); 2].map(|()| side(Profile::Thunderbolt, QueuePairKind::Uc));
+    sides[0].connect(&sides[1]);
+    sides[1].connect(&sides[0]);
+    sides
+}
+
+/// Flow control holds a SEND until the RECV is posted (Apple's technote TN3205).
+#[test]
+fn thunderbolt_holds_a_send_until_its_recv_is_posted() {
+    let [one, other] = narrow();
+    send(&one, 1);
+    for _ in 0..1000 {
+        assert_eq!((one.poll_one(), other.poll_one()), (None, None), "there is no RECV");
+    }
+    recv(&other, 2);
+    assert_eq!((next(&one).wr_id, next(&other).wr_id), (1, 2));
+}
+
+/// The same where nobody polls when the RECV comes.
+#[test]
+fn a_recv_wakes_the_thread_of_a_sender_that_is_held() {
+    let [one, other] = narrow();
+    send(&one, 1);
+    falls_asleep(&one);
+    let bell = Bell::of(&one);
+    recv(&other, 2);
+    assert!(bell.was_rung(), "the sender may go on");
+    assert_eq!(next(&other).status, CompletionStatus::Success);
+}
+
+/// There are no acknowledgements: a completed SEND is not a delivered one (Apple's technote TN3205).
+#[test]
+fn thunderbolt_completes_a_send_before_it_is_delivered() {
+    // The second one is longer than what travels in one piece elsewhere.
+    for len in [64, 4096] {
+        let [one, other] = narrow();
+        recv(&other, 2);
+        let pair = pair_of(&other);
+        let stopped = pair.inner();
+        one.qp.post_send(&[SendRequest::send(1, [one.piece(4096..4096 + len)])]).unwrap();
+        assert_eq!(next(&one).status, CompletionStatus::Success);
+        assert!(!stopped.recvs.is_empty(), "nothing was delivered");
+        // What is on its way is lost with the queue pair.
+        drop(one.qp);
+        drop(stopped);
+        assert_eq!(other.poll(), [], "{len} bytes");
+    }
+}
+
+/// An error ends the queue pair, and not what had gone out before.
+#[test]
+fn thunderbolt_delivers_what_went_out_before_an_error() {
+    let [one, other] = narrow();
+    recv(&other, 2);
+    let pair = pair_of(&other);
+    let stopped = pair.inner();
+    one.memory.fill(4096..4160, 0x42);
+    send(&one, 1);
+    one.qp.modify(&Transition::Error).unwrap();
+    one.memory.fill(4096..4160, 0);
+    drop(stopped);
+    assert_eq!(next(&other).status, CompletionStatus::Success);
+    let mut bytes = [0; 64];
+    other.memory.read(8192, &mut bytes);
+    assert_eq!(bytes, [0x42; 64]);
 }

@@ -100,9 +100,15 @@ fn in_a_role() {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).expect("a child can ask for that");
     let words: Vec<&str> = role.split(' ').collect();
     match words[0] {
+        "datagrams" => super::datagrams::child(&words),
         "exchange" => super::exchange::child(&words),
         "victim" => super::kill::child(&words),
-        "idle" => super::idle::child(),
+        "idle" => super::idle::child(&words),
+        "fork" => super::fork::child(&words),
+        "core" => super::one_core::child(&words),
+        "shared" => super::shared::child(&words),
+        "signals" => super::signals::child(),
+        "long" => super::long::child(&words),
         "leaks" => super::leaks::child(&words),
         role => panic!("there is no role {role}"),
     }

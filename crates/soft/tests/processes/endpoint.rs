@@ -4,12 +4,32 @@ use std::sync::Arc;
 
 use fulmen_memory::{Exposed, Region};
 use fulmen_reach::Node;
-use fulmen_soft::{Profile, SoftDevice};
+use fulmen_soft::{Profile, SoftDevice, SoftOptions};
 use fulmen_verbs::{
-    Access, AckTimeout, Completion, CompletionOpcode, CompletionQueue, CompletionStatus, Device, Gid, MemoryRegion,
-    Mtu, Path, Piece, ProtectionDomain, QueuePair, QueuePairInit, QueuePairKind, QueuePairLimits, RecvRequest,
-    RemoteAddr, RnrTimer, Transition,
+    Access, AckTimeout, Completion, CompletionQueue, Device, Gid, MemoryRegion, Mtu, Path, Piece, ProtectionDomain,
+    QueuePair, QueuePairInit, QueuePairKind, QueuePairLimits, RecvRequest, RemoteAddr, RnrTimer, Transition,
 };
+
+use super::plain;
+
+/// What memory an endpoint has, and how its peers get at it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// In a region that peers map.
+    Mapped,
+    /// In memory that nobody can map: the system copies it.
+    Copied,
+    /// The same, and the system does not: it goes through rings.
+    InRings,
+}
+
+impl Kept {
+    pub const ALL: [Kept; 3] = [Kept::Mapped, Kept::Copied, Kept::InRings];
+
+    pub fn from_word(word: &str) -> Kept {
+        Kept::ALL.into_iter().find(|kept| format!("{kept:?}") == word).expect("a sort of memory")
+    }
+}
 
 pub struct Endpoint {
     pub qp: Arc<dyn QueuePair>,
@@ -36,27 +56,32 @@ pub fn kind_of(profile: Profile) -> QueuePairKind {
     }
 }
 
-pub const BLANK: Completion = Completion {
-    wr_id: 0,
-    status: CompletionStatus::General,
-    opcode: CompletionOpcode::Send,
-    byte_len: 0,
-    imm: None,
-    qp_num: 0,
-};
-
 impl Endpoint {
     /// An endpoint in INIT on a device of its own, with so many bytes of registered memory.
     pub fn open(profile: Profile, bytes: usize) -> Endpoint {
+        Endpoint::keeping(profile, Kept::Mapped, bytes)
+    }
+
+    /// The same with memory of this sort.
+    pub fn keeping(profile: Profile, kept: Kept, bytes: usize) -> Endpoint {
         let node = Node::open().expect("a node opens");
-        let device = SoftDevice::open(&node, profile).expect("a device opens");
-        Endpoint::on(&*device, profile, bytes)
+        let options = SoftOptions { process_vm: kept == Kept::Copied, ..SoftOptions::new(profile) };
+        let device = SoftDevice::open_as(&node, options).expect("a device opens");
+        let region = match kept {
+            Kept::Mapped => region(&device.info().limits.registration, bytes),
+            Kept::Copied | Kept::InRings => plain::region(bytes).expect("memory"),
+        };
+        Endpoint::of(&*device, profile, region, bytes)
     }
 
     /// The same on a device that others may use, too.
     pub fn on(device: &dyn Device, profile: Profile, bytes: usize) -> Endpoint {
-        let pd = device.alloc_pd().expect("a domain");
         let region = region(&device.info().limits.registration, bytes);
+        Endpoint::of(device, profile, region, bytes)
+    }
+
+    fn of(device: &dyn Device, profile: Profile, region: Region, bytes: usize) -> Endpoint {
+        let pd = device.alloc_pd().expect("a domain");
         let access = match profile {
             Profile::Infiniband => Access::all(),
             Profile::Thunderbolt => Access::LOCAL_WRITE,
@@ -71,6 +96,7 @@ impl Endpoint {
             recv_cq: cq.clone(),
             limits,
             signal_all: true,
+            srq: None,
         };
         let qp = pd.create_qp(&init).expect("a queue pair");
         qp.modify(&Transition::Init { port: 1, access }).expect("INIT");
@@ -105,7 +131,7 @@ impl Endpoint {
 
     /// The next completion, if there is one.
     pub fn poll(&self) -> Option<Completion> {
-        let mut completions = [BLANK];
+        let mut completions = [Completion::BLANK];
         let count = self.cq.poll(&mut completions).expect("the queue is large enough");
         (count == 1).then_some(completions[0])
     }

@@ -7,12 +7,12 @@ use fulmen_soft::Profile;
 use fulmen_verbs::{CompletionOpcode, CompletionStatus, SendOp, SendRequest};
 
 use super::child::{Child, Parent};
-use super::endpoint::{Endpoint, Name};
+use super::endpoint::{Endpoint, Kept, Name};
 use super::until;
 
-const BYTES: usize = 1 << 20;
+const BYTES: usize = 8 << 20;
 /// Lengths of messages in the ring, and of such that are copied by the receiver.
-const LENGTHS: [usize; 6] = [1, 100, 4096, 4097, 40_000, 200_000];
+const LENGTHS: [usize; 7] = [1, 100, 4096, 4097, 40_000, 200_000, 3 << 20];
 
 /// The child's memory: RECVs from here on, words for atomics and WRITEs before.
 const RECVS: usize = BYTES / 4;
@@ -25,8 +25,12 @@ fn done(side: &Endpoint, opcode: CompletionOpcode) {
 /// All of it completes before the target, which never polls, is told to stop computing.
 #[test]
 fn an_idle_target_answers() {
-    let mut child = Child::start("idle");
-    let side = Endpoint::open(Profile::Infiniband, BYTES);
+    Kept::ALL.into_iter().for_each(answers);
+}
+
+fn answers(kept: Kept) {
+    let mut child = Child::start(&format!("idle {kept:?}"));
+    let side = Endpoint::keeping(Profile::Infiniband, kept, BYTES);
     let peer = Name::from_line(&child.hear());
     child.tell(&side.name().to_line());
     side.connect(&peer);
@@ -60,8 +64,8 @@ fn an_idle_target_answers() {
     child.finish();
 }
 
-pub fn child() {
-    let side = Endpoint::open(Profile::Infiniband, BYTES);
+pub fn child(words: &[&str]) {
+    let side = Endpoint::keeping(Profile::Infiniband, Kept::from_word(words[1]), BYTES);
     Parent.tell(&side.name().to_line());
     side.connect(&Name::from_line(&Parent.hear()));
     let mut at = RECVS;

@@ -8,7 +8,7 @@ use fulmen_verbs::{Completion, CompletionOpcode, CompletionStatus, QueuePairStat
 use rustix::process::Signal;
 
 use super::child::{Child, Parent};
-use super::endpoint::{Endpoint, Name};
+use super::endpoint::{Endpoint, Kept, Name};
 use super::exchange::Script;
 use super::{LONG, Random, rounds, until};
 
@@ -125,7 +125,7 @@ impl Side {
 pub fn child(words: &[&str]) {
     let profile = words[1].parse().expect("a profile");
     let seed: u64 = words[2].parse().expect("a seed");
-    let endpoint = Endpoint::open(profile, BYTES);
+    let endpoint = Endpoint::keeping(profile, Kept::from_word(words[3]), BYTES);
     Parent.tell(&endpoint.name().to_line());
     let peer = Name::from_line(&Parent.hear());
     let mut side = Side::new(endpoint, peer, profile, seed + 1, seed);
@@ -142,9 +142,9 @@ pub fn child(words: &[&str]) {
     panic!("an operation failed before the peer was killed");
 }
 
-fn start(profile: Profile, seed: u64) -> (Child, Side) {
-    let mut child = Child::start(&format!("victim {profile} {seed}"));
-    let endpoint = Endpoint::open(profile, BYTES);
+fn start(profile: Profile, kept: Kept, seed: u64) -> (Child, Side) {
+    let mut child = Child::start(&format!("victim {profile} {seed} {kept:?}"));
+    let endpoint = Endpoint::keeping(profile, kept, BYTES);
     let peer = Name::from_line(&child.hear());
     child.tell(&endpoint.name().to_line());
     let side = Side::new(endpoint, peer, profile, seed, seed + 1);
@@ -159,11 +159,11 @@ fn run_for(side: &mut Side, operations: u64) {
     });
 }
 
-fn kill_rounds(profile: Profile, count: u32) {
+fn kill_rounds(profile: Profile, kept: Kept, count: u32) {
     let mut random = Random(u64::from(count) + 99);
     let mut operations = 0;
     for round in 0..u64::from(count) {
-        let (child, mut side) = start(profile, round * 2 + 1);
+        let (child, mut side) = start(profile, kept, round * 2 + 1);
         run_for(&mut side, random.below(4000));
         for _ in 0..random.below(20_000) {
             std::hint::spin_loop();
@@ -175,7 +175,7 @@ fn kill_rounds(profile: Profile, count: u32) {
         }
         operations += side.done + side.received;
     }
-    println!("{profile}: {operations} operations in {count} rounds");
+    println!("{profile}, {kept:?}: {operations} operations in {count} rounds");
 }
 
 /// Every request ends: some well, one with the reason, the others flushed.
@@ -217,19 +217,30 @@ fn dies_silently(side: &mut Side) {
 
 #[test]
 fn killed_over_infiniband() {
-    kill_rounds(Profile::Infiniband, rounds(12, 300));
+    kill_rounds(Profile::Infiniband, Kept::Mapped, rounds(12, 300));
+}
+
+#[test]
+fn killed_while_the_system_copies() {
+    kill_rounds(Profile::Infiniband, Kept::Copied, rounds(12, 300));
+}
+
+#[test]
+fn killed_while_it_is_asked() {
+    kill_rounds(Profile::Infiniband, Kept::InRings, rounds(12, 300));
 }
 
 #[test]
 fn killed_over_thunderbolt() {
-    kill_rounds(Profile::Thunderbolt, rounds(12, 300));
+    kill_rounds(Profile::Thunderbolt, Kept::Mapped, rounds(12, 300));
 }
 
 /// A stopped process is not dead: everything waits for it, and goes on with it.
 #[test]
 fn a_stopped_peer_is_waited_for() {
-    for profile in Profile::ALL {
-        let (child, mut side) = start(profile, 5);
+    let plain = [Kept::Copied, Kept::InRings].map(|kept| (Profile::Infiniband, kept));
+    for (profile, kept) in Profile::ALL.map(|profile| (profile, Kept::Mapped)).into_iter().chain(plain) {
+        let (child, mut side) = start(profile, kept, 5);
         run_for(&mut side, 500);
         child.signal(Signal::STOP);
         // Fills what can be filled.

@@ -1,0 +1,54 @@
+//! How a soft device is to be.
+
+use std::time::Duration;
+
+use fulmen_verbs::DeviceLimits;
+
+use crate::Profile;
+
+/// How peers find a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Addressing {
+    /// By its GID, which is the node's name.
+    Node,
+    /// By a LID, or a GID that holds the LID: eight times this number, which is the node's own
+    /// ([`Node::open_numbered`](fulmen_reach::Node::open_numbered)), and the device's number on it (at most 8 devices).
+    /// Whoever knows the LID and a queue pair's number can connect.
+    Numbered(u16),
+}
+
+/// How a soft device is to be: [`SoftDevice::open_as`](crate::SoftDevice::open_as).
+#[derive(Clone, Debug)]
+pub struct SoftOptions {
+    /// Whose rules it keeps.
+    pub profile: Profile,
+    /// Its limits: the profile's, or those of a host that has fewer of everything.
+    pub limits: DeviceLimits,
+    /// Its name; `soft0` and so on without one.
+    pub name: Option<String>,
+    /// How peers find it.
+    pub addressing: Addressing,
+    /// How long a message over UC or UD that finds no RECV is kept before it is lost. After it was kept in vain,
+    /// further ones of the same queue pair are lost at once until a RECV is posted. 0: all are lost at once, as on most
+    /// hardware.
+    pub recv_patience: Duration,
+    /// Whether memory that is not mapped by both sides may be copied by the system (`process_vm_readv` and
+    /// `process_vm_writev`), where the system allows it. Otherwise it goes through rings.
+    pub process_vm: bool,
+}
+
+impl SoftOptions {
+    /// A device with the limits of its profile, found by its GID, that loses at once what finds no RECV.
+    #[must_use]
+    pub fn new(profile: Profile) -> SoftOptions {
+        SoftOptions {
+            profile,
+            limits: profile.limits(),
+            name: None,
+            addressing: Addressing::Node,
+            recv_patience: Duration::ZERO,
+            process_vm: true,
+        }
+    }
+}
