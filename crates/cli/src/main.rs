@@ -16,6 +16,7 @@ mod probe;
 mod run;
 mod simulate;
 mod trace;
+mod verbs;
 
 use std::process::ExitCode;
 
@@ -42,6 +43,7 @@ enum Command {
     Doctor(doctor::Args),
     Trace(trace::Args),
     Simulate(simulate::Args),
+    Verbs(verbs::Args),
     #[command(name = run::SUPERVISE, hide = true)]
     Supervise(run::SuperviseArgs),
     #[command(name = run::START, hide = true)]
@@ -72,6 +74,7 @@ fn main() -> ExitCode {
         Command::Doctor(args) => logged(verbose, || doctor::doctor(args)),
         Command::Trace(args) => logged(verbose, || trace::trace(args)),
         Command::Simulate(args) => logged(verbose, || simulate::simulate(args)),
+        Command::Verbs(args) => logged(verbose, || verbs::verbs(args)),
         Command::BenchRank(spec) => logged(verbose, || bench::rank(spec)),
         Command::DemoRank => logged(verbose, demo::rank),
         Command::Probe(args) => logged(verbose, || probe::probe(args)),
@@ -114,7 +117,8 @@ fn exit_code(error: &anyhow::Error) -> u8 {
         None if error.is::<bench::BenchError>()
             || error.is::<logging::FilterError>()
             || error.is::<simulate::SimulateError>()
-            || error.is::<probe::ProbeError>() =>
+            || error.is::<probe::ProbeError>()
+            || error.is::<verbs::VerbsError>() =>
         {
             2
         }

@@ -25,28 +25,52 @@ fn leading_numbers(release: &str) -> Option<(u32, u32)> {
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-/// Whether processes may look into each other's memory.
+/// Whether processes may look into each other's memory: what the policy says, and whether it can be done.
 pub fn single_copy(root: &Root) -> Check {
     const NAME: &str = "single copy";
     const PATH: &str = "/proc/sys/kernel/yama/ptrace_scope";
-    let Some(scope) = root.read(PATH) else {
-        return Check::not_applicable(NAME, "this system has no ptrace policy of its own (no Yama)");
-    };
-    let maps = "Fulmen maps the memory of ranks on its host, so its single copies do not need more";
-    match scope.as_str() {
-        "0" | "1" => Check::ok(NAME, format!("ptrace_scope is {scope}: {maps}")),
-        _ => Check::warning(
+    const COSTS: &str = "programs of `fulmen run --verbs`, MPI and UCX copy twice instead of straight out of another process \
+                         (process_vm_readv), and a WRITE or READ of memory that no one maps waits for its owner's process";
+    let maps = "Fulmen maps the memory of ranks on its host, so its own single copies do not need more";
+    if cfg!(not(target_os = "linux")) {
+        return Check::not_applicable(NAME, "this system has no calls that copy between processes");
+    }
+    match root.read(PATH).as_deref() {
+        Some(scope @ ("2" | "3")) => Check::warning(
             NAME,
-            format!(
-                "ptrace_scope is {scope}: no debugger can attach to a rank that is stuck, and programs that copy straight \
-                 out of another process (process_vm_readv: MPI, UCX) copy twice; {maps}"
-            ),
-            match scope.as_str() {
+            format!("ptrace_scope is {scope}: no debugger can attach to a rank that is stuck; {COSTS}; {maps}"),
+            match scope {
                 "3" => "set kernel.yama.ptrace_scope to 1 in /etc/sysctl.d and restart the machine: 3 holds until then",
                 _ => "sysctl kernel.yama.ptrace_scope=1",
             },
         ),
+        scope => match copies_from_a_child() {
+            Ok(()) => {
+                let policy =
+                    scope.map_or("no policy (Yama) forbids it".to_string(), |scope| format!("ptrace_scope is {scope}"));
+                Check::ok(NAME, format!("{policy}, and a process was copied from; {maps}"))
+            }
+            Err(cause) => Check::warning(
+                NAME,
+                format!("no process can be copied from: {cause}; {COSTS}; {maps}"),
+                "let the container's seccomp profile allow process_vm_readv and process_vm_writev",
+            ),
+        },
     }
+}
+
+/// A descendant may be looked into under the policies 0 and 1.
+fn copies_from_a_child() -> Result<(), String> {
+    let child = std::process::Command::new("cat")
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::null())
+        .spawn();
+    let mut child = child.map_err(|error| format!("no child to copy from could be started ({error})"))?;
+    let found = fulmen::parts::soft::process_vm_check(child.id());
+    // It ends by itself, too, at the end of its input.
+    let _ = child.kill();
+    let _ = child.wait();
+    found
 }
 
 /// What the system offers of pages larger than usual.

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use fulmen::parts::memory::{Exposed, Region};
 use fulmen::parts::verbs::{
-    Access, AckTimeout, Completion, CompletionOpcode, CompletionQueue, CompletionStatus, Device, DeviceInfo, Gid,
-    GidEntry, MemoryRegion, Mtu, Path, Piece, PortInfo, PortState, ProtectionDomain, QueuePair, QueuePairInit,
-    QueuePairKind, QueuePairLimits, RemoteAddr, RnrTimer, Transition, select_gid,
+    Access, AckTimeout, Completion, CompletionQueue, Device, DeviceInfo, Gid, GidEntry, MemoryRegion, Mtu, Path, Piece,
+    PortInfo, PortState, ProtectionDomain, QueuePair, QueuePairInit, QueuePairKind, QueuePairLimits, RemoteAddr,
+    RnrTimer, Transition, select_gid,
 };
 use serde::{Deserialize, Serialize};
 
@@ -27,16 +27,6 @@ const RNR_RETRIES: u8 = 7;
 const RNR_TIMER: RnrTimer = RnrTimer(12);
 /// READs in flight that are worth asking for.
 const READS: u8 = 16;
-
-/// What a completion looks like before one has come.
-pub const NO_COMPLETION: Completion = Completion {
-    wr_id: 0,
-    status: CompletionStatus::General,
-    opcode: CompletionOpcode::Send,
-    byte_len: 0,
-    imm: None,
-    qp_num: 0,
-};
 
 /// All rights that make sense on a device.
 pub fn all_access(info: &DeviceInfo) -> Access {
@@ -142,6 +132,7 @@ impl End {
                 inline_bytes: limits.inline_bytes.min(INLINE),
             },
             signal_all: false,
+            srq: None,
         };
         let qp = pd.create_qp(&init)?;
         let psn = (RandomState::new().hash_one(qp.qp_num()) & 0xff_ffff) as u32;

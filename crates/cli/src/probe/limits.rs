@@ -51,6 +51,7 @@ pub fn queue_pairs(voice: &Voice, device: &Arc<dyn Device>, most: Option<u64>) -
                     inline_bytes: 0,
                 },
                 signal_all: false,
+                srq: None,
             };
             let what = format!("{kind} queue pairs");
             found.push(find(voice, &what, limits.queue_pairs, most, |_| pd.create_qp(&init)));

@@ -12,11 +12,11 @@ use fulmen::parts::gpu::{Cuda, CudaRegistration};
 use fulmen::parts::memory::kinds::{MemoryKind, udmabuf};
 use fulmen::parts::memory::{FileAccess, Region};
 use fulmen::parts::verbs::{
-    Access, Device, DmaBufRegistration, ProtectionDomain, RecvRequest, SendRequest, VerbsError,
+    Access, Completion, Device, DmaBufRegistration, ProtectionDomain, RecvRequest, SendRequest, VerbsError,
 };
 
 use super::answer::{Answer, Memory as Row, Refusal, Right};
-use super::ends::{End, Memory, NO_COMPLETION, all_access, best_kind, poll, region_in_one_piece};
+use super::ends::{End, Memory, all_access, best_kind, poll, region_in_one_piece};
 use super::pattern;
 use super::worker::{Done, Voice};
 
@@ -161,8 +161,8 @@ fn carry(
         voice.at(what);
         b.qp.post_recv(&[RecvRequest::new(2, [to.piece()])])?;
         a.qp.post_send(&[SendRequest::send(1, [from.piece()])])?;
-        poll(&*b.recv_cq, &mut [NO_COMPLETION], what)?;
-        poll(&*a.send_cq, &mut [NO_COMPLETION], what)?;
+        poll(&*b.recv_cq, &mut [Completion::BLANK], what)?;
+        poll(&*a.send_cq, &mut [Completion::BLANK], what)?;
         pattern::check(&to.bytes, seed, what).map_err(anyhow::Error::msg)
     };
     if region.is_writable() {

@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use fulmen::parts::memory::{self, Exposed};
-use fulmen::parts::verbs::{Device, MemoryRegion, ProtectionDomain, QueuePairKind, RecvRequest, SendOp, SendRequest};
+use fulmen::parts::verbs::{
+    Completion, Device, MemoryRegion, ProtectionDomain, QueuePairKind, RecvRequest, SendOp, SendRequest,
+};
 
 use super::answer::{Answer, Pool, Refusal, Transfer};
-use super::ends::{End, Memory, NO_COMPLETION, all_access, poll, region_in_one_piece};
+use super::ends::{End, Memory, all_access, poll, region_in_one_piece};
 use super::pattern;
 use super::worker::{Done, Voice};
 use crate::bench::machine::available_memory;
@@ -138,10 +140,10 @@ impl Bench<'_> {
             _ => {
                 b.qp.post_recv(&[RecvRequest::new(2, [target.piece()])])?;
                 a.qp.post_send(&[SendRequest::send(1, [source.piece()])])?;
-                poll(&*b.recv_cq, &mut [NO_COMPLETION], "the RECV")?;
+                poll(&*b.recv_cq, &mut [Completion::BLANK], "the RECV")?;
             }
         }
-        poll(&*a.send_cq, &mut [NO_COMPLETION], "the request")?;
+        poll(&*a.send_cq, &mut [Completion::BLANK], "the request")?;
         for index in looked_at {
             let wanted = if index == to { seed(from) } else { seed(index) };
             let what = format!("buffer {index} of {last}");

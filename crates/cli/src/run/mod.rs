@@ -30,6 +30,8 @@ use fulmen::parts::fabric::bootstrap::Heartbeat;
 use fulmen::parts::soft;
 use rustix::process::{Resource, getrlimit};
 
+use crate::verbs::{self, DropIn};
+
 pub use control::now;
 pub use processes::recorders;
 pub use records::{Asked, LOOK};
@@ -67,16 +69,33 @@ const MAX_RANKS: u32 = 1024;
 /// The ranks map one another's memory, unless --profile or --device names a device to talk over. Where a device of the machine
 /// does not work, `fulmen doctor` tells why.
 ///
+/// With --verbs, the program is any that uses libibverbs or librdmacm: it finds Fulmen's instead of the system's, and with them
+/// the software RDMA device, whose --profile sets the rules. It needs no ranks, and reaches programs of this user on this
+/// machine, of whatever run.
+///
 /// With --restart, a rank that fails is started again under its number while others run: they go on with it once they call
 /// `rejoin`. The run fails only when a rank fails more often than that.
 ///
 /// Exit code: 0 when all ranks succeed, else that of the rank that failed first (128 + signal for a signal), 124 when the
-/// time is up, 127 and 126 for a program that is not found or cannot be executed, 2 for other bad input.
+/// time is up, 127 and 126 for a program that is not found or cannot be executed, 2 for other bad input; 65 when all succeed,
+/// but broke rules that --lint fail guards.
 #[derive(clap::Args)]
 pub struct Args {
-    /// How many ranks to start, 1 to 1024.
-    #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = rank_count, allow_negative_numbers = true)]
-    ranks: u32,
+    /// How many ranks to start, 1 to 1024 [default with --verbs: 1].
+    #[arg(
+        short = 'n',
+        long = "ranks",
+        value_name = "N",
+        value_parser = rank_count,
+        allow_negative_numbers = true,
+        required_unless_present = "verbs"
+    )]
+    ranks: Option<u32>,
+    /// Run a program that uses libibverbs over the software RDMA device.
+    #[arg(long)]
+    verbs: bool,
+    #[command(flatten)]
+    verbs_options: verbs::Options,
     /// Use the software RDMA device with the limits and rules of this hardware, instead of shared memory.
     #[arg(long, value_enum, env = "FULMEN_PROFILE")]
     profile: Option<Profile>,
@@ -139,6 +158,8 @@ pub struct Job {
     pub trace: Option<PathBuf>,
     /// Variables that the ranks get beside those that say their place.
     pub env: Vec<(&'static str, String)>,
+    /// Variables that only the ranks' programs get, and not the processes of this program that start them.
+    pub program_env: Vec<(&'static str, OsString)>,
     /// Where the ranks' output goes.
     pub output: Output,
 }
@@ -178,6 +199,7 @@ impl Job {
             program,
             trace,
             env: Vec::new(),
+            program_env: Vec::new(),
             output,
         })
     }
@@ -291,12 +313,23 @@ impl RunError {
 /// Runs the ranks until all have ended.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let path = program::find(&args.program[0])?;
-    let Args { ranks, profile, device, timeout, grace, restart, silence, verify_data, no_labels, trace, program } =
-        args;
+    let Args { ranks, verbs, verbs_options, mut profile, device, timeout, grace, restart, silence, .. } = args;
+    let Args { verify_data, no_labels, trace, program, .. } = args;
+    let drop_in = match verbs {
+        // The profile is that of the program's device. Ranks of Fulmen among the programs go their own way.
+        true => Some(DropIn::for_run(profile.take(), &verbs_options)?),
+        false => {
+            verbs_options.check_unused()?;
+            None
+        }
+    };
+    let ranks = ranks.unwrap_or(1);
     let output = if no_labels { Output::Plain } else { Output::Labelled };
     let env = verify_data.then(verified).into_iter().chain(device.map(over)).collect();
-    let job = Job { ranks, profile, timeout, grace, restart, silence, path, program, trace, env, output };
-    Ok(ExitCode::from(job.run()?))
+    let program_env = drop_in.iter().flat_map(|drop_in| drop_in.variables().iter().cloned()).collect();
+    let job = Job { ranks, profile, timeout, grace, restart, silence, path, program, trace, env, program_env, output };
+    let code = job.run()?;
+    Ok(ExitCode::from(drop_in.map_or(Ok(code), |drop_in| drop_in.judge(code))?))
 }
 
 /// Refuses a run that would fail half way for want of descriptors.

@@ -10,6 +10,7 @@ use std::time::Duration;
 use super::control::{self, Event, Reports};
 use super::meeting::Meeting;
 use super::records::DIRECTORY;
+use super::start::set;
 use super::verdict::Ending;
 use super::{Job, processes};
 
@@ -50,6 +51,7 @@ impl Rank {
             .arg0("fulmen")
             .args([super::SUPERVISE, "--grace", &job.grace.as_millis().to_string(), "--path"])
             .arg(&job.path)
+            .args(set(&job.program_env))
             .arg("--")
             .args(&job.program)
             // Whatever other launchers have set further up is theirs.

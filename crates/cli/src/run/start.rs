@@ -4,9 +4,10 @@
 //! another program. The supervisor hands it the program's standard input over its own, which is a socket, and learns over
 //! the same socket whether the execution worked: the socket closes with it, or carries the system error.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -25,6 +26,9 @@ pub struct Args {
     /// The file to execute.
     #[arg(long)]
     path: PathBuf,
+    /// Variables for the program alone: NAME=VALUE.
+    #[arg(long)]
+    set: Vec<OsString>,
     /// The program's name and arguments.
     #[arg(last = true, required = true)]
     program: Vec<OsString>,
@@ -34,11 +38,32 @@ pub struct Args {
 pub fn start(args: Args) -> anyhow::Result<ExitCode> {
     let socket = UnixStream::from(rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?);
     let error = match prepare(&args, &socket) {
-        Ok(()) => Command::new(&args.path).arg0(&args.program[0]).args(&args.program[1..]).exec(),
+        Ok(()) => {
+            let variables = args.set.iter().filter_map(|variable| split(variable));
+            Command::new(&args.path).arg0(&args.program[0]).args(&args.program[1..]).envs(variables).exec()
+        }
         Err(error) => error,
     };
     (&socket).write_all(&error.raw_os_error().unwrap_or(0).to_ne_bytes())?;
     Ok(ExitCode::from(126))
+}
+
+/// Arguments that hand over variables for the program alone. Some would change what this program itself does, if they were in
+/// its own environment: the dynamic linker's.
+pub fn set(variables: &[(&'static str, OsString)]) -> impl Iterator<Item = OsString> {
+    variables.iter().flat_map(|(name, value)| {
+        let mut variable = OsString::from(name);
+        variable.push("=");
+        variable.push(value);
+        [OsString::from("--set"), variable]
+    })
+}
+
+/// The name and the value.
+fn split(variable: &OsStr) -> Option<(&OsStr, &OsStr)> {
+    let bytes = variable.as_bytes();
+    let at = bytes.iter().position(|byte| *byte == b'=')?;
+    Some((OsStr::from_bytes(&bytes[..at]), OsStr::from_bytes(&bytes[at + 1..])))
 }
 
 fn prepare(args: &Args, socket: &UnixStream) -> io::Result<()> {
@@ -50,4 +75,19 @@ fn prepare(args: &Args, socket: &UnixStream) -> io::Result<()> {
         return Err(rustix::io::Errno::SRCH.into());
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_come_over_as_they_are() {
+        let given = [("A", OsString::from("x=y z")), ("B", OsString::new())];
+        let handed: Vec<OsString> = set(&given).collect();
+        assert_eq!(handed, ["--set", "A=x=y z", "--set", "B="]);
+        assert_eq!(split(&handed[1]), Some((OsStr::new("A"), OsStr::new("x=y z"))));
+        assert_eq!(split(&handed[3]), Some((OsStr::new("B"), OsStr::new(""))));
+        assert_eq!(split(OsStr::new("A")), None);
+    }
 }

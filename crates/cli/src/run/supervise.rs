@@ -12,7 +12,7 @@
 //! parent, and on macOS one that leaves the process group.
 
 use std::collections::HashSet;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -51,6 +51,9 @@ pub struct Args {
     /// The file to execute.
     #[arg(long)]
     pub path: PathBuf,
+    /// Variables for the program alone: NAME=VALUE.
+    #[arg(long)]
+    pub set: Vec<OsString>,
     /// The program's name and arguments.
     #[arg(last = true, required = true)]
     pub program: Vec<OsString>,
@@ -84,6 +87,7 @@ fn begin(args: &Args, stdin: OwnedFd, secret: OwnedFd) -> io::Result<(Pid, UnixS
         .arg(getpid().as_raw_nonzero().to_string())
         .arg("--path")
         .arg(&args.path)
+        .args(args.set.iter().flat_map(|variable| [OsStr::new("--set"), variable]))
         .arg("--")
         .args(&args.program)
         .env("FULMEN_SECRET_FD", secret.as_raw_fd().to_string())

@@ -16,3 +16,4 @@ mod signals;
 mod simulate;
 mod support;
 mod trace;
+mod verbs;

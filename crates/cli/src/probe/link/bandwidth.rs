@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use fulmen::parts::verbs::{QueuePairKind, SendOp};
+use fulmen::parts::verbs::{Completion, QueuePairKind, SendOp};
 
 use super::{BUDGET, Line, SENDS};
 use crate::probe::answer::Bandwidth;
-use crate::probe::ends::{NO_COMPLETION, poll};
+use crate::probe::ends::poll;
 
 /// Messages before those that count.
 const WARM_UP: usize = SENDS as usize;
@@ -74,7 +74,7 @@ fn send(line: &Line, op: SendOp, bytes: usize, messages: usize) -> anyhow::Resul
     let room = line.end.windows(bytes as u64).0;
     let every = line.signaled.min(room);
     let (quiet, told) = ([line.request(op, bytes, false)], [line.request(op, bytes, true)]);
-    let mut completions = [NO_COMPLETION; BATCH];
+    let mut completions = [Completion::BLANK; BATCH];
     let (mut posted, mut completed) = (0, 0);
     let begun = Instant::now();
     while completed < messages {
@@ -93,7 +93,7 @@ fn send(line: &Line, op: SendOp, bytes: usize, messages: usize) -> anyhow::Resul
 fn receive(line: &Line, bytes: usize, messages: usize) -> anyhow::Result<f64> {
     let (qp, cq) = (&*line.end.qp, &*line.end.recv_cq);
     let receives = line.receives(bytes, messages);
-    let mut completions = [NO_COMPLETION; BATCH];
+    let mut completions = [Completion::BLANK; BATCH];
     qp.post_recv(&receives)?;
     let (mut posted, mut completed) = (receives.len(), 0);
     line.meet()?;

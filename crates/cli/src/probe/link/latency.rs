@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use fulmen::parts::verbs::{SendOp, SendRequest};
+use fulmen::parts::verbs::{Completion, SendOp, SendRequest};
 
 use super::{BUDGET, Line};
 use crate::probe::answer::Latency;
-use crate::probe::ends::{NO_COMPLETION, poll};
+use crate::probe::ends::poll;
 
 /// Round trips before those that count.
 const WARM_UP: usize = 100;
@@ -51,7 +51,7 @@ fn play(line: &Line, bytes: usize, samples: &mut [Duration]) -> anyhow::Result<(
     let (quiet, told): ([SendRequest; 1], [SendRequest; 1]) = (send(false), send(true));
     // No more of them at a time than the queue holds: they leave it when a later one is told.
     let every = line.signaled.min(line.end.windows(bytes as u64).0);
-    let mut completion = [NO_COMPLETION];
+    let mut completion = [Completion::BLANK];
 
     qp.post_recv(&receives)?;
     let mut posted = receives.len();

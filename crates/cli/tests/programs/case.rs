@@ -1,0 +1,82 @@
+//! One program with one set of options.
+
+use std::env;
+use std::process::Command;
+
+/// What a test finds wrong.
+pub type Outcome = Result<(), String>;
+
+/// A program of others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Program {
+    /// How it is called, and looked for in `PATH`.
+    pub name: &'static str,
+    /// Debian's package.
+    pub package: &'static str,
+}
+
+/// A test.
+pub struct Case {
+    pub program: Program,
+    /// What is special about it, for its name.
+    pub title: String,
+    /// Whether it is part of the fast tier.
+    pub fast: bool,
+    pub run: Box<dyn Fn() -> Outcome + Send>,
+}
+
+impl Case {
+    pub fn new(
+        program: Program,
+        title: impl Into<String>,
+        fast: bool,
+        run: impl Fn() -> Outcome + Send + 'static,
+    ) -> Case {
+        Case { program, title: title.into(), fast, run: Box::new(run) }
+    }
+
+    /// The test's name.
+    pub fn name(&self) -> String {
+        format!("{}: {}", self.program.name, self.title)
+    }
+}
+
+impl Program {
+    pub const fn of(package: &'static str, name: &'static str) -> Program {
+        Program { name, package }
+    }
+
+    /// Whether it is there.
+    pub fn is_installed(self) -> bool {
+        env::var_os("PATH").is_some_and(|path| env::split_paths(&path).any(|folder| folder.join(self.name).is_file()))
+    }
+
+    /// The version of its package, as far as that is known.
+    pub fn version(self) -> String {
+        let mut query = Command::new("dpkg-query");
+        let output = query.args(["-W", "-f=${Version}", self.package]).output();
+        let version = output.ok().filter(|output| output.status.success());
+        version.map_or("unknown".into(), |output| String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+}
+
+/// Whether all cases run, with many rounds each.
+pub fn is_full_tier() -> bool {
+    env::var_os("FULMEN_TEST_TIER").is_some_and(|tier| tier == "full")
+}
+
+/// A number of rounds.
+pub fn rounds(fast: u32, full: u32) -> String {
+    if is_full_tier() { full } else { fast }.to_string()
+}
+
+/// Fails with what was seen unless a condition holds.
+pub fn expect(holds: bool, what: &str, seen: &str) -> Outcome {
+    if holds { Ok(()) } else { Err(format!("{what}; it said:\n{}", last_lines(seen))) }
+}
+
+/// The end of what a program said.
+pub fn last_lines(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(25)..].join("\n")
+}

@@ -1,0 +1,128 @@
+//! perftest: `ib_send_bw` and its siblings.
+
+use crate::case::{Case, Outcome, Program, expect, rounds};
+use crate::pair::Launch;
+use crate::port;
+
+const PACKAGE: &str = "perftest";
+
+/// A program, and what its operation allows.
+struct Test {
+    program: Program,
+    connections: &'static [&'static str],
+    /// Options that its variants add, beside those of all.
+    extra: &'static [&'static str],
+}
+
+const fn test(name: &'static str, connections: &'static [&'static str], extra: &'static [&'static str]) -> Test {
+    Test { program: Program::of(PACKAGE, name), connections, extra }
+}
+
+const SEND: &[&str] = &["RC", "UC", "UD"];
+const WRITE: &[&str] = &["RC", "UC"];
+const READ: &[&str] = &["RC"];
+
+const BANDWIDTH: [Test; 4] = [
+    test("ib_send_bw", SEND, &["--use-srq", "-q 8 --use-srq", "-b --use-srq", "-e", "-e -b", "-r 64 -t 16"]),
+    test("ib_write_bw", WRITE, &["-I 64 -s 64", "-l 16 -s 512"]),
+    test("ib_read_bw", READ, &["-e", "-o 4"]),
+    test("ib_atomic_bw", READ, &["-A CMP_AND_SWAP", "-A FETCH_AND_ADD -b", "-o 4"]),
+];
+
+const LATENCY: [Test; 4] = [
+    test("ib_send_lat", SEND, &["-e", "-I 64 -s 64", "-a", "--use-srq"]),
+    test("ib_write_lat", WRITE, &["-I 64 -s 64", "-a"]),
+    test("ib_read_lat", READ, &["-e", "-a"]),
+    test("ib_atomic_lat", READ, &["-A CMP_AND_SWAP", "-e"]),
+];
+
+/// Variants of every bandwidth test.
+const BOTH_WAYS: [&str; 6] = ["", "-b", "-q 8", "-b -q 8", "-l 8", "-Q 1"];
+
+pub fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    let mut add = |program: Program, connection: &'static str, options: &'static str, old: bool| {
+        let posting = if old { " --use_old_post_send" } else { "" };
+        let options = format!("-c {connection} {options}{posting}").replace("  ", " ");
+        let options = options.trim().to_string();
+        // One of each program, of each kind of connection, of each style of posting and with each of the main options.
+        let fast = FAST.contains(&(program.name, &options));
+        cases.push(Case::new(program, options.clone(), fast, move || perftest(program, &options)));
+    };
+    for Test { program, connections, extra } in BANDWIDTH {
+        for connection in connections {
+            for options in BOTH_WAYS.iter().chain(extra) {
+                add(program, connection, options, false);
+                add(program, connection, options, true);
+            }
+            if *connection != "UD" && program.name != "ib_atomic_bw" {
+                add(program, connection, "-s 1048576 -n 50", false);
+                add(program, connection, "-s 2", false);
+                add(program, connection, "-a", true);
+                add(program, connection, "--mr_per_qp -q 2", false);
+            }
+        }
+        add(program, "RC", "-x 0", false);
+        add(program, "RC", "-D 1", false);
+    }
+    for Test { program, connections, extra } in LATENCY {
+        for connection in connections {
+            for options in [""].iter().chain(extra) {
+                // Datagrams are at most one frame long, and the program would try 8 MiB.
+                if *connection != "UD" || *options != "-a" {
+                    add(program, connection, options, false);
+                    add(program, connection, options, true);
+                }
+            }
+        }
+    }
+    assert!(
+        FAST.iter()
+            .all(|(name, options)| cases.iter().any(|case| case.fast && case.name() == format!("{name}: {options}")))
+    );
+    cases
+}
+
+/// The selection of the fast tier.
+const FAST: &[(&str, &str)] = &[
+    ("ib_send_bw", "-c RC"),
+    ("ib_send_bw", "-c UC -b --use_old_post_send"),
+    ("ib_send_bw", "-c UD -q 8"),
+    ("ib_send_bw", "-c RC -q 8 --use-srq"),
+    ("ib_send_lat", "-c UD -e"),
+    ("ib_send_lat", "-c RC -I 64 -s 64"),
+    ("ib_write_bw", "-c RC -b -q 8"),
+    ("ib_write_bw", "-c UC --use_old_post_send"),
+    ("ib_write_lat", "-c RC"),
+    ("ib_read_bw", "-c RC -q 8 --use_old_post_send"),
+    ("ib_read_lat", "-c RC -e"),
+    ("ib_atomic_bw", "-c RC -A CMP_AND_SWAP"),
+    ("ib_atomic_lat", "-c RC --use_old_post_send"),
+];
+
+fn perftest(program: Program, options: &str) -> Outcome {
+    let port = port::free();
+    let mut args: Vec<String> = options.split_whitespace().map(ToString::to_string).collect();
+    args.extend(["-F".into(), "-p".into(), port.to_string()]);
+    let has = |option: &str| options.split_whitespace().any(|part| part == option);
+    if !has("-n") && !has("-D") {
+        // A multiple of what is posted at once, and of the 100 requests that share a completion: the program counts whole
+        // hundreds, and stops polling too early where several queue pairs have a rest each. A latency test waits for
+        // memory to change without a call that could yield, so that a round takes two time slices where processors are
+        // shared; over all sizes it makes fewer.
+        args.extend(["-n".into(), if has("-a") { "16".into() } else { rounds(400, 1600) }]);
+    }
+    let [_, client] = Launch::of(program).pair(port, &args)?;
+    // A row: bytes, rounds, and what was measured.
+    let rows: Vec<Vec<f64>> = client.said.lines().filter_map(numbers).collect();
+    let sizes = if has("-a") { 23 } else { 1 };
+    expect(rows.len() >= sizes, &format!("{} results, not {sizes}", rows.len()), &client.said)?;
+    let measured = rows.iter().all(|row| row.len() >= 4 && row[1] >= 5.0 && row[2..].iter().any(|value| *value > 0.0));
+    expect(measured, "a result of nothing", &client.said)
+}
+
+/// The numbers of a line that consists of numbers.
+fn numbers(line: &str) -> Option<Vec<f64>> {
+    let numbers: Option<Vec<f64>> = line.split_whitespace().map(|word| word.parse().ok()).collect();
+    numbers.filter(|numbers| !numbers.is_empty())
+}
