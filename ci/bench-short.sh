@@ -32,6 +32,8 @@ for profile in "" infiniband thunderbolt; do
 done
 check all-reduce --min 8 --max 64K --memory plain
 
+BENCH_VERBS_COUNT=2000 ci/bench-verbs.sh 1
+
 cargo bench -q -p fulmen-cli --bench compare --no-run
 timeout 400 cargo bench -q -p fulmen-cli --bench compare -- --quick --skip peers
 echo "bench-short: every result was right"

@@ -4,6 +4,7 @@
 # and nothing is installed. What cannot be had is said ("SKIPPED: kernel verbs: …"), and is no failure.
 #
 #   ci/rig.sh build              makes the guest below the target directory, once
+#   ci/rig.sh stage            also builds what runs in it
 #   ci/rig.sh run DIR            boots it with DIR as /work, runs /work/run.sh there, and ends with its status
 #   ci/rig.sh test               builds the tests that need a device, runs them there, and measures a little
 #   ci/rig.sh figures [ROUNDS]   measures beside perftest (9 rounds), and prints rows for docs/benchmarks.md
@@ -30,6 +31,11 @@ ratios() {
 case ${1:-} in
 build)
     build_guest
+    ;;
+stage)
+    build_guest
+    work=$(mktemp -d "$rig/work.XXXXXX")
+    stage "$work"
     ;;
 run)
     dir=$(realpath "${2:?the directory that is /work in the guest}")

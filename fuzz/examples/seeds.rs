@@ -25,6 +25,22 @@ fn main() {
     for (part, bytes) in bootstrap().into_iter().enumerate() {
         write("bootstrap_frames", &format!("talk-{part}"), &bytes);
     }
+    for sort in 0..6 {
+        write("soft_shared", &format!("sort-{sort}"), &soft(sort));
+    }
+}
+
+/// What two sides of soft devices do in turns, with a damaged word now and then.
+fn soft(sort: u8) -> Vec<u8> {
+    let mut input = vec![sort];
+    for turn in 0..60_u8 {
+        input.push(turn.wrapping_mul(7).wrapping_add(3) & 15);
+        if turn % 10 == 9 {
+            // A byte of a word in the head, or in the first frames.
+            input.extend([0x80 | turn & 3, 60 + turn, turn & 7]);
+        }
+    }
+    input
 }
 
 fn piece(input: &mut Vec<u8>, bytes: &[u8]) {

@@ -193,7 +193,7 @@ unsafe fn translate(attached: &[Arc<InFlight>], raw: &ffi::Wc) -> Option<Complet
         false => ended.bytes,
     };
     let imm = (received && success && raw.wc_flags & number::WC_WITH_IMM != 0).then(|| u32::from_be(raw.imm_data));
-    Some(Completion { wr_id: ended.wr_id, status, opcode, byte_len, imm, qp_num: raw.qp_num })
+    Some(Completion { wr_id: ended.wr_id, status, opcode, byte_len, imm, qp_num: raw.qp_num, origin: None })
 }
 
 fn status(raw: u32) -> CompletionStatus {

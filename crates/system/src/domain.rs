@@ -103,6 +103,9 @@ impl ProtectionDomain for DomainHandle {
     fn create_qp(&self, init: &QueuePairInit) -> Result<Arc<dyn QueuePair>, VerbsError> {
         let core = &self.0.core;
         core.info.check_queue_pair(init.kind, &init.limits)?;
+        if init.srq.is_some() {
+            return Err(VerbsError::Unsupported { device: core.info.name.clone(), what: "shared receive queues" });
+        }
         let send_queue = own_queue(core, &init.send_cq)?;
         let recv_queue = own_queue(core, &init.recv_cq)?;
         Ok(Arc::new(Pair::new(&self.0, init, send_queue, recv_queue)?))

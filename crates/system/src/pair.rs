@@ -79,6 +79,7 @@ impl Pair {
             qp_type: match init.kind {
                 QueuePairKind::Rc => number::QPT_RC,
                 QueuePairKind::Uc => number::QPT_UC,
+                QueuePairKind::Ud => unreachable!("checked: this device has no datagram queue pairs"),
             },
             sq_sig_all: c_int::from(init.signal_all),
         };

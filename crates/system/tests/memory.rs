@@ -26,7 +26,7 @@ fn device(config: &str) -> Option<(Arc<SystemDevice>, tempfile::TempDir)> {
 fn init(device: &dyn Device, kind: QueuePairKind) -> QueuePairInit {
     let cq = device.create_cq(16, None).expect("a completion queue");
     let limits = QueuePairLimits { send_depth: 4, recv_depth: 4, send_pieces: 1, recv_pieces: 1, inline_bytes: 0 };
-    QueuePairInit { kind, send_cq: cq.clone(), recv_cq: cq, limits, signal_all: false }
+    QueuePairInit { kind, send_cq: cq.clone(), recv_cq: cq, limits, signal_all: false, srq: None }
 }
 
 fn to_init() -> Transition {

@@ -316,7 +316,7 @@ fn a_dropped_request_of_a_reliable_link_is_no_answer() {
 #[test]
 fn a_device_that_fails_everything_breaks_the_link() {
     for profile in Profile::ALL {
-        let kill = Some(Kill { at_request: 300, mode: KillMode::FailsEverything });
+        let kill = Some(Kill { when: Odds::at(301), mode: KillMode::FailsEverything });
         let [broken, lost] = play(profile, &FaultPlan { kill, ..FaultPlan::quiet(1) }, SHORT);
         assert_broken(&broken, &["soft0", "rank 1"]);
         assert_lost(&lost);

@@ -483,12 +483,14 @@ fn a_callback_is_called_once_at_the_end() {
 #[test]
 fn ranks_go_on_without_one_whose_device_died() {
     use fulmen_soft::Profile;
-    use fulmen_verbs::{Device, FaultPlan, Faulty, Kill, KillMode};
+    use fulmen_verbs::{Device, FaultPlan, Faulty, Kill, KillMode, Odds};
 
     for profile in Profile::ALL {
         println!("over {profile}");
-        let plan =
-            FaultPlan { kill: Some(Kill { at_request: 300, mode: KillMode::FailsEverything }), ..FaultPlan::quiet(1) };
+        let plan = FaultPlan {
+            kill: Some(Kill { when: Odds::at(301), mode: KillMode::FailsEverything }),
+            ..FaultPlan::quiet(1)
+        };
         let device = |rank| {
             let device = world::device(profile);
             if rank == 1 { Faulty::new(device, plan.clone()) as std::sync::Arc<dyn Device> } else { device }

@@ -201,6 +201,8 @@ fn ask(bare: &Bare, transport: Transport) -> Result<Asked, OpenError> {
     let capabilities = Capabilities {
         rc,
         uc,
+        ud: false,
+        srq: false,
         write: !thunderbolt,
         read: !thunderbolt,
         atomics: !thunderbolt && raw.atomic_cap != number::ATOMIC_NONE,

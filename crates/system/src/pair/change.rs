@@ -23,6 +23,10 @@ impl Pair {
         let before = self.told();
         let call;
         match *transition {
+            Transition::DatagramInit { .. } | Transition::DatagramReceive | Transition::DatagramSend { .. } => {
+                let what = "datagrams on connected queue pairs";
+                return Err(VerbsError::Unsupported { device: core.info.name.clone(), what });
+            }
             Transition::Reset => return self.reset(&mut attr),
             // It is there: Linux refuses the change for UC.
             Transition::SendDrain if before == QueuePairState::SendDrain => return Ok(()),

@@ -292,6 +292,7 @@ fn operation(op: &SendOp) -> (u32, CompletionOpcode, Option<u32>, ffi::Wr) {
         wr
     };
     match *op {
+        SendOp::SendTo { .. } => unreachable!("checked: this device has no datagram queue pairs"),
         SendOp::Send { imm: None } => (number::WR_SEND, CompletionOpcode::Send, None, atomic(0, 0, 0, 0)),
         SendOp::Send { imm } => (number::WR_SEND_WITH_IMM, CompletionOpcode::Send, imm, atomic(0, 0, 0, 0)),
         SendOp::Write { remote, imm: None } => (number::WR_RDMA_WRITE, CompletionOpcode::Write, None, rdma(remote)),

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use fulmen_memory::{Exposed, Region};
 use fulmen_system::{OpenError, SystemDevice};
 use fulmen_verbs::{
-    Access, AckTimeout, Completion, CompletionOpcode, CompletionQueue, CompletionStatus, Device, Gid, MemoryRegion,
-    Mtu, Path, Piece, PostError, ProtectionDomain, QueuePair, QueuePairInit, QueuePairKind, QueuePairLimits,
-    RecvRequest, RnrTimer, SendRequest, Transition, VerbsError,
+    Access, AckTimeout, Completion, CompletionQueue, Device, Gid, MemoryRegion, Mtu, Path, Piece, PostError,
+    ProtectionDomain, QueuePair, QueuePairInit, QueuePairKind, QueuePairLimits, RecvRequest, RnrTimer, SendRequest,
+    Transition, VerbsError,
 };
 
 use super::{Fake, LOG, says};
@@ -24,16 +24,6 @@ struct End {
 
 const DEPTH: u32 = 8;
 
-/// A place for a completion.
-const NOTHING: Completion = Completion {
-    wr_id: 0,
-    status: CompletionStatus::General,
-    opcode: CompletionOpcode::Send,
-    byte_len: 0,
-    imm: None,
-    qp_num: 0,
-};
-
 impl End {
     fn new(fake: &Fake, device: &str, kind: QueuePairKind) -> End {
         let device = fake.open(device);
@@ -41,7 +31,14 @@ impl End {
         let queue = device.create_cq(4 * DEPTH, None).expect("a queue");
         let limits =
             QueuePairLimits { send_depth: DEPTH, recv_depth: DEPTH, send_pieces: 1, recv_pieces: 1, inline_bytes: 0 };
-        let init = QueuePairInit { kind, send_cq: queue.clone(), recv_cq: queue.clone(), limits, signal_all: false };
+        let init = QueuePairInit {
+            kind,
+            send_cq: queue.clone(),
+            recv_cq: queue.clone(),
+            limits,
+            signal_all: false,
+            srq: None,
+        };
         let pair = pd.create_qp(&init).expect("a queue pair");
         let region = Region::alloc(1 << 16).expect("memory");
         let registration = pd.register(&region, 0..region.len(), Access::LOCAL_WRITE).expect("registered");
@@ -104,7 +101,7 @@ fn a_message_arrives() {
         other.pair.post_recv(&[RecvRequest::new(7, [other.piece()])]).expect("posted");
         one.pair.post_send(&[SendRequest::send(9, [one.piece()])]).expect("posted");
         for (end, wr_id) in [(&one, 9), (&other, 7)] {
-            let mut done = [NOTHING; 2];
+            let mut done = [Completion::BLANK; 2];
             assert_eq!(end.queue.poll(&mut done).expect("polled"), 1);
             assert!(done[0].wr_id == wr_id && done[0].status.is_success(), "{:?}", done[0]);
         }
@@ -204,7 +201,7 @@ fn completions_before_a_failure_are_told_first() {
         let sends: Vec<_> = (0..8).map(|wr_id| SendRequest::send(wr_id, [end.piece()])).collect();
         end.pair.post_send(&sends).expect("posted");
     }
-    let mut done = [NOTHING; 32];
+    let mut done = [Completion::BLANK; 32];
     assert_eq!(one.queue.poll(&mut done).expect("what had come"), 16);
     assert!(done[..16].iter().all(|completion| completion.status.is_success()), "{done:?}");
     let error = one.queue.poll(&mut done).expect_err("what failed then");
@@ -218,7 +215,7 @@ fn a_poll_that_fails_without_a_reason_names_none() {
     for returned in [-1, -2] {
         let Some(fake) = Fake::new(&format!("device=mlx5_0\nlike=roce\non.poll_cq=fail {returned}\n")) else { return };
         let queue = fake.open("mlx5_0").create_cq(1, None).expect("a queue");
-        says(&queue.poll(&mut [NOTHING]).expect_err("it fails"), &["mlx5_0", "ibv_poll_cq", "no reason"]);
+        says(&queue.poll(&mut [Completion::BLANK]).expect_err("it fails"), &["mlx5_0", "ibv_poll_cq", "no reason"]);
     }
 }
 
@@ -239,7 +236,8 @@ fn the_eleventh_queue_pair_is_refused() {
     let ends = [(); 3].map(|()| End::new(&fake, "rdma_en5", QueuePairKind::Uc));
     let limits = QueuePairLimits { send_depth: 1, recv_depth: 1, send_pieces: 1, recv_pieces: 1, inline_bytes: 0 };
     let (kind, queue) = (QueuePairKind::Uc, &ends[0].queue);
-    let init = QueuePairInit { kind, send_cq: queue.clone(), recv_cq: queue.clone(), limits, signal_all: false };
+    let init =
+        QueuePairInit { kind, send_cq: queue.clone(), recv_cq: queue.clone(), limits, signal_all: false, srq: None };
     // Each end opened the device for itself, so only the device knows that all are gone.
     let Err(error) = ends[0].pd.create_qp(&init) else { panic!("there are no more") };
     says(&error, &["rdma_en5", "in use", "end other programs", "(error 16)"]);

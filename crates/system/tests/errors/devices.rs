@@ -71,7 +71,14 @@ fn where_rc_is_refused_there_is_uc() {
     let pd = device.alloc_pd().expect("a domain");
     let queue = device.create_cq(8, None).expect("a queue");
     let limits = QueuePairLimits { send_depth: 4, recv_depth: 4, send_pieces: 1, recv_pieces: 1, inline_bytes: 0 };
-    let init = |kind| QueuePairInit { kind, send_cq: queue.clone(), recv_cq: queue.clone(), limits, signal_all: false };
+    let init = |kind| QueuePairInit {
+        kind,
+        send_cq: queue.clone(),
+        recv_cq: queue.clone(),
+        limits,
+        signal_all: false,
+        srq: None,
+    };
     let Err(error) = pd.create_qp(&init(QueuePairKind::Rc)) else { panic!("there is no RC") };
     assert_eq!(error, VerbsError::NoSuchKind { device: "rdma_en5".to_owned(), kind: QueuePairKind::Rc });
     says(&error, &["rdma_en5", "RC", "another kind"]);
@@ -93,7 +100,7 @@ fn a_device_whose_queue_pairs_are_all_in_use_opens() {
     let queue = device.create_cq(8, None).expect("a queue");
     let limits = QueuePairLimits { send_depth: 4, recv_depth: 4, send_pieces: 1, recv_pieces: 1, inline_bytes: 0 };
     let kind = QueuePairKind::Uc;
-    let init = QueuePairInit { kind, send_cq: queue.clone(), recv_cq: queue, limits, signal_all: false };
+    let init = QueuePairInit { kind, send_cq: queue.clone(), recv_cq: queue, limits, signal_all: false, srq: None };
     let Err(error) = pd.create_qp(&init) else { panic!("all are in use") };
     says(&error, &["rdma_en5", "ibv_create_qp", "in use", "end other programs", "(error 16)"]);
 }
@@ -138,7 +145,8 @@ fn everything_is_given_back() {
     let registration = pd.register(&region, 0..region.len(), Access::LOCAL_WRITE).expect("registered");
     let limits = QueuePairLimits { send_depth: 4, recv_depth: 4, send_pieces: 1, recv_pieces: 1, inline_bytes: 0 };
     let kind = QueuePairKind::Rc;
-    let init = QueuePairInit { kind, send_cq: queue.clone(), recv_cq: queue.clone(), limits, signal_all: false };
+    let init =
+        QueuePairInit { kind, send_cq: queue.clone(), recv_cq: queue.clone(), limits, signal_all: false, srq: None };
     let pair = pd.create_qp(&init).expect("a queue pair");
     drop(init);
     // In the order that makes most trouble: what others need goes first.

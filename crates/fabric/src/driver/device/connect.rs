@@ -363,7 +363,7 @@ fn make_pairs(adapter: &Adapter, way: &Way, flow: &Flow, asks: bool) -> Result<(
             inline_bytes: 0,
         };
         let (send_cq, recv_cq) = (adapter.queue.clone(), adapter.queue.clone());
-        let init = QueuePairInit { kind: plan.kind, send_cq, recv_cq, limits, signal_all: false };
+        let init = QueuePairInit { kind: plan.kind, send_cq, recv_cq, limits, signal_all: false, srq: None };
         let pair = adapter.domain.create_qp(&init).map_err(|cause| match cause {
             VerbsError::NoSuchKind { device, kind } => DeviceError::Refuses { device, kind, peer: way.peer },
             cause => call(&info.name, "make a queue pair")(cause),

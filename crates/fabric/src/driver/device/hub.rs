@@ -14,7 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fulmen_reach::Doorbell;
-use fulmen_verbs::{Completion, CompletionChannel, CompletionOpcode, CompletionQueue, CompletionStatus};
+use fulmen_verbs::{Completion, CompletionChannel, CompletionQueue};
 
 use super::watch::Watch;
 use crate::driver::{Broken, Parker};
@@ -24,15 +24,6 @@ const LOOKOUT: Duration = Duration::from_secs(2);
 
 /// Completions that are taken out of the queue at a time.
 const BATCH: usize = 32;
-
-const NONE: Completion = Completion {
-    wr_id: 0,
-    status: CompletionStatus::General,
-    opcode: CompletionOpcode::Send,
-    byte_len: 0,
-    imm: None,
-    qp_num: 0,
-};
 
 /// What a request was posted for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,7 +145,7 @@ impl Hub {
             if !alone {
                 watches.push(Watch::start(channel.clone(), bell.clone(), failed.clone())?);
             }
-            let dealer = Mutex::new(Dealer { batch: [NONE; BATCH], queue: Some(queue) });
+            let dealer = Mutex::new(Dealer { batch: [Completion::BLANK; BATCH], queue: Some(queue) });
             Ok(Queue { channel: Mutex::new(Some(channel)), dealer, failed })
         };
         Ok(Hub {
