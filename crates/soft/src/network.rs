@@ -43,7 +43,7 @@ pub(crate) use error::{Ended, Failure, Unreached};
 pub(crate) use hello::{End, PeerEnd, Verdict};
 use listen::Crowd;
 pub(crate) use stream::{Out, Room, Stream};
-use watch::Watch;
+pub(crate) use watch::Watch;
 
 /// Connections of peers that wait for one queue pair. A newer one drives out the oldest.
 const MOST_WAITING: usize = 4;
@@ -86,6 +86,43 @@ struct Waiting {
     since: Instant,
 }
 
+/// A connection whose queue pair is gone, while what was sent last goes to the peer. To close it at once, with something
+/// unread in it, could take that back.
+struct Leaving {
+    stream: Stream,
+    /// What the system does not have yet.
+    rest: Vec<u8>,
+    /// The peer was not told yet that nothing more comes.
+    sends: bool,
+    until: Instant,
+}
+
+impl Leaving {
+    /// Does what can be done now; false once it is over.
+    fn go_on(&mut self) -> bool {
+        if self.sends {
+            match self.stream.send(&[Out::Bytes(&self.rest)]) {
+                Ok(sent) => drop(self.rest.drain(..sent)),
+                Err(_) => return false,
+            }
+            self.sends = !self.rest.is_empty() || !self.stream.flush().unwrap_or(true);
+            if !self.sends {
+                self.stream.end_sending();
+            }
+        }
+        // What the peer still sends is for nobody.
+        let mut nothing = [0; 16 << 10];
+        for _ in 0..64 {
+            match self.stream.receive(&mut [Room::Bytes(&mut nothing)]) {
+                Ok(0) => return true,
+                Ok(_) => {}
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+}
+
 pub(crate) struct Network {
     address: SocketAddr,
     /// Of link-local addresses: on which interface they are.
@@ -100,8 +137,7 @@ pub(crate) struct Network {
     door: OnceLock<Weak<dyn Door>>,
     places: Mutex<HashMap<SocketAddr, Place>>,
     waiting: Mutex<Vec<Waiting>>,
-    /// Connections whose queue pairs are gone, and until when they are kept.
-    leaving: Mutex<Vec<(Stream, Instant)>>,
+    leaving: Mutex<Vec<Leaving>>,
     arrivals: AtomicU64,
     crowd: Crowd,
     stopped: AtomicBool,
@@ -124,7 +160,7 @@ impl Network {
         let listener = listen::open(asked).map_err(failed)?;
         let bound = listener.local_addr().map_err(failed)?;
         let scope = if let SocketAddr::V6(asked) = asked { asked.scope_id() } else { 0 };
-        let watch = Watch::new(progress).map_err(|cause| OpenError::System { action: "watch sockets", cause })?;
+        let watch = Watch::new(progress, &listener).map_err(|cause| OpenError::System { action: "watch sockets", cause })?;
         Ok(Network {
             address: address::plain(bound),
             scope,
@@ -169,7 +205,7 @@ impl Network {
         }
         lock(&self.waiting).clear();
         // What they still have to send, the system sends.
-        lock(&self.leaving).drain(..).for_each(|(mut stream, _)| stream.drain());
+        lock(&self.leaving).drain(..).for_each(|mut one| drop(one.go_on()));
     }
 
     /// Where peers find the device.
@@ -263,9 +299,11 @@ impl Network {
     }
 
     /// Gives a connection up whose queue pair is gone. What was sent over it still arrives, if the peer takes it soon.
-    pub(crate) fn let_go(&self, mut stream: Stream) {
-        if stream.end_sending() {
-            lock(&self.leaving).push((stream, Instant::now() + LEAVE_TIME));
+    /// `rest` goes last.
+    pub(crate) fn let_go(&self, stream: Stream, rest: &[u8]) {
+        let mut one = Leaving { stream, rest: rest.to_vec(), sends: true, until: Instant::now() + LEAVE_TIME };
+        if one.go_on() {
+            lock(&self.leaving).push(one);
             self.watch.wake();
         }
     }
@@ -308,7 +346,7 @@ impl Network {
             tracing::warn!(number, %from, "a connection waited too long for its queue pair, which was never connected");
         }
         let mut leaving = lock(&self.leaving);
-        leaving.retain_mut(|(stream, until)| !stream.drain() && now < *until);
+        leaving.retain_mut(|one| one.go_on() && now < one.until);
         match (leaving.is_empty(), waits) {
             (false, _) => Some(Duration::from_millis(50)),
             (true, true) => Some(Duration::from_secs(10)),

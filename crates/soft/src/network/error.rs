@@ -4,7 +4,6 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use fulmen_trust::TrustError;
 use fulmen_verbs::Gid;
 
 use super::hello::VERSION;
@@ -31,7 +30,7 @@ pub(crate) enum Unreached {
     #[error("{0} does not seal its connections, and this side does: give both the run's authority, or declare the network trusted for both")]
     PlainThere(SocketAddr),
     #[error("{peer} could not be trusted: {cause}")]
-    Trust { peer: SocketAddr, cause: TrustError },
+    Trust { peer: SocketAddr, cause: String },
     #[error("the device at {0} has another profile: open both with the same")]
     OtherProfile(SocketAddr),
     #[error("the device at {peer} has no queue pair {number}")]
