@@ -286,6 +286,7 @@ impl Network {
             }
         }
         drop(waiting);
+        drop(ended);
         found.map(|one| (one.from, one.stream))
     }
 
@@ -322,13 +323,18 @@ impl Network {
         // From the newest on. What the same peer opened before, it has given up.
         for at in (0..waiting.len()).rev() {
             let one = &waiting[at];
-            of_pair += usize::from(one.number == number);
-            if one.number == number && (one.from.named() == from.named() || of_pair >= MOST_WAITING) {
+            if one.number != number {
+                continue;
+            }
+            if one.from.named() == from.named() || of_pair + 1 >= MOST_WAITING {
                 ended.push(waiting.remove(at));
+            } else {
+                of_pair += 1;
             }
         }
         waiting.push(Waiting { number, incarnation, from, stream, since: Instant::now() });
         drop(waiting);
+        drop(ended);
         self.arrivals.fetch_add(1, Ordering::Release);
         self.progress.kick();
     }

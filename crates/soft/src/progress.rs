@@ -97,6 +97,11 @@ impl Progress {
         self.kick();
     }
 
+    #[cfg(test)]
+    pub(crate) fn doorbell(&self) -> &Doorbell {
+        &self.doorbell
+    }
+
     /// Keeps the thread in charge as long as the guard lives.
     pub(crate) fn wait_for_events(self: &Arc<Progress>) -> Waiting {
         self.waiting.fetch_add(1, Ordering::SeqCst);

@@ -51,8 +51,15 @@ impl Network {
         };
         let mut pause = Pause::until(until);
         let mut talk = self.call(device, until)?;
+        let mut last = None;
         loop {
-            match talk.ask(self.request(wish), until)?.verdict {
+            // The deadline may pass in the middle of asking again.
+            let verdict = match (talk.ask(self.request(wish), until), last) {
+                (Err(Unreached::Silent { .. }), Some(last)) => last,
+                (answer, _) => answer?.verdict,
+            };
+            last = Some(verdict);
+            match verdict {
                 Verdict::Welcome { incarnation } => {
                     let peer = End { device, number, incarnation, kind: own.kind };
                     let stream = dials.then(|| Stream::new(talk.line, device, &self.watch)).transpose();

@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// How long a connection that is refused has to read why.
 const FAREWELL: Duration = Duration::from_secs(1);
 /// Connections that have not shown yet that a device is behind them.
-const MOST_UNPROVEN: usize = 128;
+pub(super) const MOST_UNPROVEN: usize = 128;
 /// Connections of devices that are asking. Further ones are told to try again.
 const MOST_ASKING: usize = 512;
 /// Connections that the system keeps until they are accepted.

@@ -120,11 +120,12 @@ impl Stream {
         if many {
             self.core.clear(WRITABLE);
         }
-        let (sent, all) = match &self.core.line {
-            Line::Plain(tcp) => (self.outcome(socket::send(tcp, pieces))?, length(pieces)),
-            Line::Sealed(_) => (self.seal(pieces)?, length(pieces)),
+        let pieces = &pieces[..pieces.len().min(MOST_PIECES)];
+        let sent = match &self.core.line {
+            Line::Plain(tcp) => self.outcome(socket::send(tcp, pieces))?,
+            Line::Sealed(_) => self.seal(pieces)?,
         };
-        if many && sent == all {
+        if many && sent == pieces.iter().map(Out::len).sum::<usize>() {
             self.core.set(WRITABLE);
         }
         Ok(sent)
@@ -132,6 +133,8 @@ impl Stream {
 
     /// Receives into `pieces`, one after the other, what is there, and returns how many bytes. 0: nothing is there now.
     pub(crate) fn receive(&mut self, pieces: &mut [Room<'_>]) -> Result<usize, Ended> {
+        let most = pieces.len().min(MOST_PIECES);
+        let pieces = &mut pieces[..most];
         let room = pieces.iter().map(Room::len).sum::<usize>();
         if room == 0 {
             return Ok(0);
@@ -183,6 +186,11 @@ impl Stream {
         matches!(self.core.line, Line::Sealed(_))
     }
 
+    #[cfg(test)]
+    pub(super) fn core(&self) -> &Core {
+        &self.core
+    }
+
     /// Says that nothing more is sent. What the system has still goes.
     pub(super) fn end_sending(&mut self) {
         match &self.core.line {
@@ -197,37 +205,31 @@ impl Stream {
     fn seal(&mut self, pieces: &[Out<'_>]) -> Result<usize, Ended> {
         let Line::Sealed(sealed) = &self.core.line else { unreachable!("asked by the caller") };
         let mut taken = 0;
-        let mut pieces = pieces.iter();
-        let (mut piece, mut at) = (pieces.next(), 0);
         loop {
             // Small pieces become one record.
             self.copy.clear();
-            while let Some(now) = piece.filter(|_| self.copy.len() < SEALED_AT_ONCE) {
-                let count = (now.len() - at).min(SEALED_AT_ONCE - self.copy.len());
-                now.append(at, count, &mut self.copy);
-                at += count;
-                if at == now.len() {
-                    (piece, at) = (pieces.next(), 0);
-                }
+            let mut before = taken;
+            for piece in pieces {
+                let count = piece.len().saturating_sub(before).min(SEALED_AT_ONCE - self.copy.len());
+                piece.append(before.min(piece.len()), count, &mut self.copy);
+                before = before.saturating_sub(piece.len());
             }
-            if self.copy.is_empty() {
-                break;
-            }
-            match sealed.try_write(&self.copy) {
-                Ok(count) => {
-                    taken += count;
-                    if count < self.copy.len() {
-                        break;
-                    }
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+            let took = match sealed.try_write(&self.copy) {
+                Ok(count) => count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
                 Err(error) => return Err(self.ended(Ended::of(&error))),
+            };
+            taken += took;
+            let more = self.copy.len() == SEALED_AT_ONCE || took < self.copy.len();
+            if took == SEALED_AT_ONCE {
+                continue;
             }
-        }
-        // What is kept goes with the next call, or with `flush`.
-        match sealed.try_flush() {
-            Ok(_) => Ok(taken),
-            Err(error) => Err(self.ended(Ended::of(&error))),
+            // What is kept after this goes with the next call, or with `flush`. The socket is full then, so that whoever
+            // watches is told when it goes on.
+            let flushed = sealed.try_flush().map_err(|error| self.ended(Ended::of(&error)))?;
+            if !flushed || !more {
+                return Ok(taken);
+            }
         }
     }
 
@@ -260,7 +262,12 @@ impl Stream {
     fn outcome(&self, result: io::Result<usize>) -> Result<usize, Ended> {
         match result {
             Ok(count) => Ok(count),
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory) => Ok(0),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
+            // The system has no memory for it now, and does not tell when it has.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM)) => {
+                self.core.set(READABLE | WRITABLE);
+                Ok(0)
+            }
             Err(error) => Err(self.ended(Ended::of(&error))),
         }
     }
@@ -315,8 +322,4 @@ impl Room<'_> {
             Room::Memory { len, .. } => *len,
         }
     }
-}
-
-fn length(pieces: &[Out<'_>]) -> usize {
-    pieces.iter().map(Out::len).sum()
 }

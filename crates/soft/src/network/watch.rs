@@ -273,6 +273,11 @@ impl Watch {
     }
 
     #[cfg(test)]
+    pub(super) fn is_armed(&self) -> bool {
+        self.armed.load(Ordering::Relaxed)
+    }
+
+    #[cfg(test)]
     pub(super) fn alarms(&self) -> u64 {
         self.alarms.load(Ordering::Relaxed)
     }
