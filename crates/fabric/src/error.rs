@@ -20,6 +20,8 @@ pub enum LinkKind {
     SharedMemory,
     /// An RDMA device.
     Device,
+    /// A device in software, by TCP between hosts.
+    Tcp,
 }
 
 impl fmt::Display for LinkKind {
@@ -27,6 +29,7 @@ impl fmt::Display for LinkKind {
         f.write_str(match self {
             LinkKind::SharedMemory => "shared memory",
             LinkKind::Device => "device",
+            LinkKind::Tcp => "TCP",
         })
     }
 }

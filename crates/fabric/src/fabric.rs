@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use fulmen_memory::{Block, ChunkRule, Exposed, Pool, Region, RegionError};
 use fulmen_reach::ReachError;
+use fulmen_verbs::Carrier;
 
 use crate::bootstrap::{LostRank, Session, SessionError};
 use crate::driver::device::{self, Given, Rail, RailInfo, Rails, Registered};
@@ -18,6 +19,7 @@ use crate::hosts::Hosts;
 use crate::lanes::{Lane, Lanes};
 use crate::liveness::{Fate, Life};
 use crate::map::{Neighbours, Share};
+use crate::muster::{Muster, ready};
 use crate::onesided::{Direct, OneSided};
 use crate::progress::Progress;
 use crate::recorder::Owner;
@@ -90,6 +92,12 @@ pub enum StartError {
         what: &'static str,
         /// Why.
         cause: RegionError,
+    },
+    /// A rank goes by other rules about what links run over.
+    #[error("rank {rank} was told to use something else than this rank to talk over: start all ranks alike")]
+    Unlike {
+        /// The rank.
+        rank: u32,
     },
     /// Another rank did not start.
     #[error("rank {rank} could not start: {problem}")]
@@ -168,30 +176,39 @@ impl Fabric {
         Fabric::start_where(session, options, |_, _| providers)
     }
 
-    /// [`Fabric::start_or_tell`], where what links run over is chosen, and the options with it, by the hosts of the ranks. All
-    /// ranks must choose alike. Collective.
+    /// [`Fabric::start_or_tell`], where what links run over is chosen, and the options with it, by the hosts of the ranks and by
+    /// what these say. All ranks must choose alike. Collective.
     ///
     /// # Errors
     /// This rank's own; else as [`Fabric::start`].
     pub fn start_where<E>(
         session: Session,
         mut options: FabricOptions,
-        choose: impl FnOnce(&Hosts, &mut FabricOptions) -> Result<Providers, E>,
+        choose: impl FnOnce(&Muster<'_>, &mut FabricOptions) -> Result<Providers, E>,
     ) -> Result<Fabric, E>
     where
         E: From<StartError> + fmt::Display,
     {
-        let hosts = Hosts::exchange(&session, options.timeout).map_err(StartError::Session)?;
-        let providers = choose(&hosts, &mut options);
+        let hosts = Hosts::exchange(&session, None, options.timeout).map_err(StartError::Session)?;
+        let muster = Muster::new(&session, hosts, options.timeout);
+        let providers = choose(&muster, &mut options);
+        let here = muster.hosts().here();
         let providers = ready(&session, options.timeout, providers)?;
         let started = Fabric::connect(&session, &options, &providers, None)?;
-        Ok(Fabric::new(session, started, providers, options))
+        Ok(Fabric::new(session, started, providers, options, here))
     }
 
-    pub(crate) fn new(session: Session, started: Started, providers: Providers, options: FabricOptions) -> Fabric {
+    /// `here` is how many ranks this host has: they share its processors.
+    pub(crate) fn new(
+        session: Session,
+        started: Started,
+        providers: Providers,
+        options: FabricOptions,
+        here: u32,
+    ) -> Fabric {
         let Started { lanes, onesided, neighbours, pool, rails } = started;
         let (rank, size) = (session.rank(), session.size());
-        let poll = options.poll.unwrap_or_else(|| PollPolicy::for_ranks(size));
+        let poll = options.poll.unwrap_or_else(|| PollPolicy::for_ranks(here));
         let (progress, groups) = (Progress::new(lanes.clone()), AtomicU64::new(0));
         let retirement = Retirement::default();
         let owner = Owner { rank, size, generation: session.generation() };
@@ -199,6 +216,9 @@ impl Fabric {
         lanes.life.record(recorder.clone());
         if !session.members().iter().copied().eq(0..size) {
             recorder.note("regrouped", 0, None, &format!("the ranks were launched as {:?}", session.members()));
+        }
+        if let Some(instead) = providers.tcp.as_ref().and_then(|tcp| tcp.instead.as_ref()) {
+            recorder.note("fallback", 0, None, &format!("links between hosts run over TCP: {instead}"));
         }
         let inner = Inner {
             progress,
@@ -232,7 +252,7 @@ impl Fabric {
         let (rank, size) = (session.rank(), session.size());
         let deadline = clock::after(options.timeout);
         let left = || clock::until(deadline);
-        let Providers { node, mut devices, cables } = providers.clone();
+        let Providers { node, mut devices, cables, tcp } = providers.clone();
         let node = node.filter(|_| options.windows);
         if node.is_some() || size == 1 {
             devices.clear();
@@ -254,6 +274,7 @@ impl Fabric {
             settings: Settings {
                 windows: node.is_some(),
                 devices: !devices.is_empty(),
+                sealed: tcp.map(|tcp| tcp.sealed),
                 profile: options.profile.clone(),
                 flow: options.flow,
                 verify_data: options.verify_data,
@@ -365,7 +386,7 @@ impl Fabric {
         self.inner.options.timeout
     }
 
-    /// What connects this rank with the others.
+    /// What connects this rank with the others; with several hosts, with those on others.
     #[must_use]
     pub fn link_kind(&self) -> LinkKind {
         self.inner.link_kind()
@@ -375,6 +396,12 @@ impl Fabric {
     #[must_use]
     pub fn rail(&self, rank: u32) -> Option<&RailInfo> {
         self.inner.rails.get(rank as usize)?.as_ref()
+    }
+
+    /// Why links between hosts run over TCP although something faster was there or to be expected; `None` if that is not so.
+    #[must_use]
+    pub fn fallback(&self) -> Option<&str> {
+        self.inner.providers.tcp.as_ref()?.instead.as_deref()
     }
 
     /// What this rank did last.
@@ -437,7 +464,12 @@ impl Inner {
     }
 
     pub(crate) fn link_kind(&self) -> LinkKind {
-        if self.neighbours.is_some() { LinkKind::SharedMemory } else { LinkKind::Device }
+        let is_tcp = |rail: &RailInfo| matches!(rail.carrier, Carrier::Tcp { .. });
+        match &self.neighbours {
+            Some(_) => LinkKind::SharedMemory,
+            None if self.rails.iter().flatten().any(is_tcp) => LinkKind::Tcp,
+            None => LinkKind::Device,
+        }
     }
 
     /// Why an operation ended, in the words of the fabric.
@@ -494,24 +526,6 @@ impl fmt::Debug for Fabric {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Fabric").field("rank", &self.rank()).field("size", &self.size()).finish_non_exhaustive()
     }
-}
-
-/// Tells all ranks whether this one is ready to connect: nobody waits for one that is not. All begin with [`Hosts::exchange`]
-/// and with this, whether they have just joined or come from an older generation.
-pub(crate) fn ready<T, E>(session: &Session, timeout: Duration, outcome: Result<T, E>) -> Result<T, E>
-where
-    E: From<StartError> + fmt::Display,
-{
-    let problem = outcome.as_ref().err().map(ToString::to_string).unwrap_or_default();
-    let verdicts = session.all_gather(problem.as_bytes(), timeout);
-    let value = outcome?;
-    for (rank, problem) in (0..).zip(verdicts.map_err(StartError::Session)?) {
-        if !problem.is_empty() {
-            let problem = String::from_utf8_lossy(&problem).into_owned();
-            return Err(StartError::PeerFailed { rank, problem }.into());
-        }
-    }
-    Ok(value)
 }
 
 /// Has all that the coordinator tells of this generation noted.

@@ -6,7 +6,7 @@ use crate::StartError;
 use crate::options::Flow;
 
 /// The version of everything that ranks share: this message, control regions, frames.
-const VERSION: u16 = 2;
+const VERSION: u16 = 3;
 
 /// What a rank says about itself. The version comes first, as two bytes whose place never changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,6 +23,8 @@ pub(crate) struct Settings {
     pub windows: bool,
     /// Whether links run over devices.
     pub devices: bool,
+    /// Whether what goes by TCP is sealed; none where nothing does.
+    pub sealed: Option<bool>,
     pub profile: Option<String>,
     pub flow: Flow,
     pub verify_data: bool,
@@ -70,13 +72,21 @@ pub(crate) fn agree(blobs: &[Vec<u8>]) -> Result<Vec<Hello>, StartError> {
     Ok(hellos)
 }
 
-fn differences(one: &Hello, other: &Hello) -> [(&'static str, String, String); 9] {
+fn differences(one: &Hello, other: &Hello) -> [(&'static str, String, String); 10] {
     let both = |what, show: &dyn Fn(&Hello) -> String| (what, show(one), show(other));
     [
         both("release", &|hello| hello.build.clone()),
         both("device profile", &|hello| hello.settings.profile.clone().unwrap_or_else(|| "none".into())),
         both("windows", &|hello| if hello.settings.windows { "on" } else { "off" }.into()),
         both("devices", &|hello| if hello.settings.devices { "given" } else { "not given" }.into()),
+        both("TCP between hosts", &|hello| {
+            match hello.settings.sealed {
+                Some(true) => "sealed",
+                Some(false) => "not sealed (FULMEN_TRUSTED_RAIL)",
+                None => "none",
+            }
+            .into()
+        }),
         both("verification of data", &|hello| if hello.settings.verify_data { "on" } else { "off" }.into()),
         both("frame size", &|hello| hello.settings.flow.frame.to_string()),
         both("credits", &|hello| hello.settings.flow.credits.to_string()),
@@ -92,8 +102,14 @@ mod tests {
     use super::*;
 
     fn hello() -> Hello {
-        let settings =
-            Settings { windows: true, devices: false, profile: None, flow: Flow::default(), verify_data: true };
+        let settings = Settings {
+            windows: true,
+            devices: false,
+            sealed: None,
+            profile: None,
+            flow: Flow::default(),
+            verify_data: true,
+        };
         Hello { build: "1.0".into(), settings, reach: Some(ReachHello { node: vec![7; 48], control: 9, pool: 8 }) }
     }
 
@@ -106,11 +122,12 @@ mod tests {
     #[test]
     fn each_difference_names_the_rank_and_both_values() {
         type Change = fn(&mut Hello);
-        let changes: [(Change, &str); 9] = [
+        let changes: [(Change, &str); 10] = [
             (|hello| hello.build = "2.0".into(), "2.0"),
             (|hello| hello.settings.profile = Some("thunderbolt".into()), "thunderbolt"),
             (|hello| hello.settings.windows = false, "off"),
             (|hello| hello.settings.devices = true, "not given"),
+            (|hello| hello.settings.sealed = Some(false), "FULMEN_TRUSTED_RAIL"),
             (|hello| hello.settings.verify_data = false, "off"),
             (|hello| hello.settings.flow.frame = 4095, "4095"),
             (|hello| hello.settings.flow.credits = 33, "33"),

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
+use crate::Providers;
 use crate::bootstrap::{Session, SessionError};
 
 /// The hosts of a generation's ranks, by rank. `FULMEN_HOST_ID` can say which host a process is on.
@@ -10,30 +13,81 @@ pub struct Hosts {
     own: u32,
     /// None where a rank does not know.
     ids: Vec<Option<[u8; 16]>>,
+    means: Option<Means>,
+}
+
+/// How ranks of an older generation talk. Those that join them later must do it alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Means {
+    /// They map one another's memory.
+    Windows,
+    /// Over devices of their machines.
+    Devices,
+    /// Over devices in software, by TCP between hosts.
+    Tcp,
+}
+
+/// What a rank says of itself.
+#[derive(Serialize, Deserialize)]
+struct Said {
+    id: Option<[u8; 16]>,
+    /// None for a process that has just joined.
+    means: Option<Means>,
+}
+
+impl Means {
+    pub(crate) fn of(providers: &Providers) -> Means {
+        match (&providers.tcp, providers.devices.is_empty()) {
+            (Some(_), _) => Means::Tcp,
+            (None, false) => Means::Devices,
+            (None, true) => Means::Windows,
+        }
+    }
 }
 
 impl Hosts {
-    /// All ranks tell one another where they are. Each generation begins with this, whoever starts it.
-    pub(crate) fn exchange(session: &Session, timeout: Duration) -> Result<Hosts, SessionError> {
-        let own = fulmen_reach::this_host().map(Vec::from).unwrap_or_default();
+    /// All ranks tell one another where they are, and how they talk if they do. Each generation begins with this, whoever
+    /// starts it.
+    pub(crate) fn exchange(session: &Session, means: Option<Means>, timeout: Duration) -> Result<Hosts, SessionError> {
+        let own = Said { id: fulmen_reach::this_host().ok(), means };
+        let own = postcard::to_stdvec(&own).expect("a vector takes what is written to it");
         let blobs = session.all_gather(&own, timeout)?;
-        let ids = blobs.into_iter().map(|blob| blob.try_into().ok()).collect();
-        Ok(Hosts { own: session.rank(), ids })
+        let said: Vec<Said> =
+            blobs.iter().map(|blob| postcard::from_bytes(blob).unwrap_or(Said { id: None, means: None })).collect();
+        Ok(Hosts {
+            own: session.rank(),
+            ids: said.iter().map(|said| said.id).collect(),
+            means: said.iter().find_map(|said| said.means),
+        })
     }
 
     /// The first rank that is on another host than this one; `None` if all are on this one.
     #[must_use]
     pub fn elsewhere(&self) -> Option<u32> {
-        let own = self.ids[self.own as usize];
-        let is_elsewhere =
-            |(rank, id): (u32, &Option<_>)| (rank != self.own && (id.is_none() || *id != own)).then_some(rank);
-        (0..).zip(&self.ids).find_map(is_elsewhere)
+        (0..).zip(&self.ids).find_map(|(rank, _)| (!self.is_here(rank)).then_some(rank))
     }
 
     /// Whether all ranks are on one host; the same answer on each of them.
     #[must_use]
     pub fn are_one(&self) -> bool {
         self.ids.len() == 1 || self.ids.iter().all(|id| id.is_some() && *id == self.ids[0])
+    }
+
+    /// How many ranks are on this host, with this one.
+    #[must_use]
+    pub fn here(&self) -> u32 {
+        (0..self.ids.len() as u32).filter(|rank| self.is_here(*rank)).count() as u32
+    }
+
+    /// How the other ranks talk already, if this process has come to take a place among them.
+    #[must_use]
+    pub fn means(&self) -> Option<Means> {
+        self.means
+    }
+
+    fn is_here(&self, rank: u32) -> bool {
+        let own = self.ids[self.own as usize];
+        rank == self.own || own.is_some() && self.ids[rank as usize] == own
     }
 }
 
@@ -45,15 +99,15 @@ mod tests {
     fn ranks_are_on_one_host_if_all_say_so() {
         let hosts = |own, ids: &[Option<u8>]| {
             let ids = ids.iter().map(|id| id.map(|id| [id; 16])).collect();
-            let hosts = Hosts { own, ids };
-            (hosts.are_one(), hosts.elsewhere())
+            let hosts = Hosts { own, ids, means: None };
+            (hosts.are_one(), hosts.elsewhere(), hosts.here())
         };
-        assert_eq!(hosts(0, &[Some(1)]), (true, None));
-        assert_eq!(hosts(0, &[None]), (true, None));
-        assert_eq!(hosts(1, &[Some(1), Some(1), Some(1)]), (true, None));
-        assert_eq!(hosts(0, &[Some(1), Some(1), Some(2)]), (false, Some(2)));
-        assert_eq!(hosts(2, &[Some(1), Some(1), Some(2)]), (false, Some(0)));
-        assert_eq!(hosts(0, &[Some(1), None]), (false, Some(1)));
-        assert_eq!(hosts(0, &[None, None]), (false, Some(1)));
+        assert_eq!(hosts(0, &[Some(1)]), (true, None, 1));
+        assert_eq!(hosts(0, &[None]), (true, None, 1));
+        assert_eq!(hosts(1, &[Some(1), Some(1), Some(1)]), (true, None, 3));
+        assert_eq!(hosts(0, &[Some(1), Some(1), Some(2)]), (false, Some(2), 2));
+        assert_eq!(hosts(2, &[Some(1), Some(1), Some(2)]), (false, Some(0), 1));
+        assert_eq!(hosts(0, &[Some(1), None]), (false, Some(1), 1));
+        assert_eq!(hosts(0, &[None, None]), (false, Some(1), 1));
     }
 }

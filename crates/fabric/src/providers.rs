@@ -14,6 +14,17 @@ pub struct Providers {
     pub devices: Vec<Arc<dyn Device>>,
     /// Which of the devices lead to which rank, where cables decide that. Else all links run over the first device that can be used.
     pub cables: Option<Cables>,
+    /// Set if the devices reach other hosts by TCP. Ranks must agree on it.
+    pub tcp: Option<Tcp>,
+}
+
+/// Devices in software, which reach other hosts by TCP.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tcp {
+    /// Whether what goes between hosts is sealed (TLS).
+    pub sealed: bool,
+    /// Why something faster that there was, or should have been, is not used; `None` if nothing faster was to be expected.
+    pub instead: Option<String>,
 }
 
 /// Which of this rank's devices lead to which other rank, where each cable joins two hosts (Thunderbolt): names of devices by

@@ -17,9 +17,10 @@ use std::time::{Duration, Instant};
 use fulmen_memory::RegionError;
 
 use crate::bootstrap::{LostRank, Regroup, RegroupError, Session, SessionError};
-use crate::fabric::{self, Inner, Started};
+use crate::fabric::{Inner, Started};
+use crate::hosts::Means;
 use crate::liveness::Fate;
-use crate::{Fabric, Hosts, StartError, clock};
+use crate::{Fabric, Hosts, StartError, clock, muster};
 
 /// Why there is no new generation here.
 #[derive(Debug, thiserror::Error)]
@@ -113,15 +114,18 @@ impl Fabric {
             }
             let kept = Some(&inner.pool).filter(|_| !retirement.taken_back.load(Ordering::Relaxed));
             // What links run over stays as it is: this is for processes that have just joined.
-            let started = Hosts::exchange(&session, inner.options.timeout)
+            let means = Means::of(&inner.providers);
+            let started = Hosts::exchange(&session, Some(means), inner.options.timeout)
                 .map_err(StartError::Session)
-                .and_then(|_| fabric::ready(&session, inner.options.timeout, Ok(())))
-                .and_then(|()| Fabric::connect(&session, &inner.options, &inner.providers, kept));
+                .and_then(|hosts| muster::ready(&session, inner.options.timeout, Ok(hosts)))
+                .and_then(|hosts| {
+                    Ok((Fabric::connect(&session, &inner.options, &inner.providers, kept)?, hosts.here()))
+                });
             match started {
-                Ok(started) => {
+                Ok((started, here)) => {
                     // All have retired the old generation, and the others are dead: nobody writes any more.
                     inner.pool.restore();
-                    return Ok(self.succeed(session, started));
+                    return Ok(self.succeed(session, started, here));
                 }
                 Err(error) if is_loss(&session, &error) => {
                     tracing::debug!(%error, "a rank was lost while the new generation began");
@@ -136,8 +140,8 @@ impl Fabric {
         }
     }
 
-    fn succeed(&self, session: Session, started: Started) -> Fabric {
-        Fabric::new(session, started, self.inner.providers.clone(), self.inner.options.clone())
+    fn succeed(&self, session: Session, started: Started, here: u32) -> Fabric {
+        Fabric::new(session, started, self.inner.providers.clone(), self.inner.options.clone(), here)
     }
 
     /// Has a callback called once, when this generation ends here, with the reason; at once, if it has. It is called by

@@ -44,16 +44,15 @@ fn options() -> FabricOptions {
 
 /// The same with these options.
 fn start_with(size: u32, options: FabricOptions) -> Vec<(Fabric, Node)> {
-    start_over(size, &options, |node| Providers { node: Some(node), devices: Vec::new(), cables: None })
+    start_over(size, &options, |node| Providers { node: Some(node), ..Providers::default() })
 }
 
 /// Starts `size` ranks over soft devices that have all one-sided operations.
 fn start_devices(size: u32, verify_data: bool) -> Vec<Fabric> {
     let options = FabricOptions { windows: false, verify_data, ..options() };
     let providers = |node| Providers {
-        node: None,
         devices: vec![SoftDevice::open(&node, Profile::Infiniband).unwrap()],
-        cables: None,
+        ..Providers::default()
     };
     let ranks = start_over(size, &options, providers);
     ranks.into_iter().map(|(fabric, _)| fabric).collect()

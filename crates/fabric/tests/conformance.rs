@@ -19,7 +19,7 @@ impl Bench for Reach {
     }
 
     fn providers(&self, _rank: u32) -> Result<Providers, String> {
-        Ok(Providers { node: Some(node()?), devices: Vec::new(), cables: None })
+        Ok(Providers { node: Some(node()?), ..Providers::default() })
     }
 
     fn options(&self, options: FabricOptions) -> FabricOptions {
@@ -45,7 +45,7 @@ impl Bench for Soft {
     }
 
     fn providers(&self, _rank: u32) -> Result<Providers, String> {
-        Ok(Providers { node: None, devices: vec![soft(self.0)?], cables: None })
+        Ok(Providers { devices: vec![soft(self.0)?], ..Providers::default() })
     }
 
     fn options(&self, options: FabricOptions) -> FabricOptions {
@@ -66,7 +66,7 @@ impl Bench for Cabled {
         let open = |_| SoftDevice::open(&node, self.0).map_err(|error| error.to_string());
         let devices = (0..self.most_ranks()).map(open).collect::<Result<Vec<_>, _>>()?;
         let cables = devices.iter().map(|device| vec![device.info().name.clone()]).collect();
-        Ok(Providers { node: None, devices, cables: Some(Cables(cables)) })
+        Ok(Providers { devices, cables: Some(Cables(cables)), ..Providers::default() })
     }
 
     fn options(&self, options: FabricOptions) -> FabricOptions {
@@ -93,7 +93,7 @@ impl Bench for Broken {
 
     fn providers(&self, rank: u32) -> Result<Providers, String> {
         let plan = FaultPlan { seed: self.plan.seed + u64::from(rank), ..self.plan.clone() };
-        Ok(Providers { node: None, devices: vec![Faulty::new(soft(self.profile)?, plan)], cables: None })
+        Ok(Providers { devices: vec![Faulty::new(soft(self.profile)?, plan)], ..Providers::default() })
     }
 
     fn options(&self, options: FabricOptions) -> FabricOptions {

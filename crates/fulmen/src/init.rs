@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fulmen_collectives::{CollectiveError, Group};
 use fulmen_fabric::{
-    Cables, DEFAULT_TIMEOUT, Fabric, FabricOptions, Hosts, JoinError, Launch, LaunchError, OptionsError, Providers,
+    Cables, DEFAULT_TIMEOUT, Fabric, FabricOptions, JoinError, Launch, LaunchError, Muster, OptionsError, Providers,
     Session, StartError,
 };
 use fulmen_reach::{Node, ReachError};
@@ -155,7 +155,8 @@ impl Options {
     /// As [`Options::init`].
     pub fn init_with(self, session: Session) -> Result<Group, InitError> {
         let Options { fabric, device, cables } = self;
-        let choose = |hosts: &Hosts, fabric: &mut FabricOptions| choose(hosts, fabric, device.as_deref(), cables);
+        let choose =
+            |muster: &Muster<'_>, fabric: &mut FabricOptions| choose(muster, fabric, device.as_deref(), cables);
         let fabric = Fabric::start_where(session, fabric, choose)?;
         tracing::debug!(rank = fabric.rank(), size = fabric.size(), link = %fabric.link_kind(), "joined");
         Ok(Group::new(fabric)?)
@@ -164,20 +165,20 @@ impl Options {
 
 /// This process's means to reach others.
 fn choose(
-    hosts: &Hosts,
+    muster: &Muster<'_>,
     fabric: &mut FabricOptions,
     device: Option<&str>,
     cables: Option<Cables>,
 ) -> Result<Providers, InitError> {
     if let Some(name) = device {
         let devices = machine::open(name).map_err(|cause| InitError::Machine { name: name.to_owned(), cause })?;
-        return Ok(Providers { node: None, devices, cables: None });
+        return Ok(Providers { devices, ..Providers::default() });
     }
     if let Some(profile) = &fabric.profile {
         let profile: Profile = profile.parse()?;
         let node = Node::open()?;
         let device = SoftDevice::open(&node, profile)?;
-        return Ok(Providers { node: Some(node), devices: vec![device], cables: None });
+        return Ok(Providers { node: Some(node), devices: vec![device], ..Providers::default() });
     }
     if let Some(cables) = cables {
         fabric.windows = false;
@@ -185,14 +186,15 @@ fn choose(
             let machine::NotOpened { name, rank, cause } = refused;
             InitError::Cable { name: name.to_owned(), rank, cause }
         })?;
-        return Ok(Providers { node: None, devices, cables: Some(cables) });
+        return Ok(Providers { devices, cables: Some(cables), ..Providers::default() });
     }
+    let hosts = muster.hosts();
     if fabric.windows && !hosts.are_one() {
         fabric.windows = false;
         let rank = hosts.elsewhere().unwrap_or(0);
         let devices = machine::open(machine::ANY).map_err(|cause| InitError::Apart { rank, cause })?;
         tracing::info!(rank, "ranks are on several hosts: they talk over devices");
-        return Ok(Providers { node: None, devices, cables: None });
+        return Ok(Providers { devices, ..Providers::default() });
     }
     Ok(Providers { node: Some(Node::open()?), ..Providers::default() })
 }

@@ -62,10 +62,24 @@ fn pingpong(name: &str, arguments: &[&str]) {
         println!("SKIPPED: {name} {arguments:?}: it is not installed (apt install ibverbs-utils)");
         return;
     }
+    // With several queue pairs, it ends as soon as it has counted enough of all of them, while sends are under way. One that
+    // gets no processor for the half second until these fail sees its last successes and the failure at once, and gives up.
+    let tries = if name == "ibv_srq_pingpong" { 3 } else { 1 };
+    let cut_off = |said: &String| said.contains("transport retry counter exceeded");
+    for last in (0..tries).rev() {
+        match try_pingpong(name, &program, arguments) {
+            Ok(()) => return,
+            Err(said) if last > 0 && cut_off(&said) => println!("again, since its peer was done first: {said}"),
+            Err(said) => panic!("{said}"),
+        }
+    }
+}
+
+fn try_pingpong(name: &str, program: &Path, arguments: &[&str]) -> Result<(), String> {
     let folder = library();
     let port = free_port().to_string();
     let start = |log: &Path, host: Option<&str>| {
-        let mut command = over_library(&program, folder.path());
+        let mut command = over_library(program, folder.path());
         let file = fs::File::create(log).expect("a file");
         command.args(["-p", &port]).args(arguments).args(host).stderr(file.try_clone().expect("a file")).stdout(file);
         command.spawn().expect("the program starts")
@@ -82,7 +96,10 @@ fn pingpong(name: &str, arguments: &[&str]) {
     };
     let (client, server) = (wait(&mut client, name), wait(&mut server, name));
     let logs = [server_log, client_log].map(|log| fs::read_to_string(log).unwrap_or_default());
-    assert!(client.success() && server.success(), "{name} {arguments:?}: {client}, {server}\n{}", logs.join("\n"));
+    match client.success() && server.success() {
+        true => Ok(()),
+        false => Err(format!("{name} {arguments:?}: {client}, {server}\n{}", logs.join("\n"))),
+    }
 }
 
 /// Whether somebody listens on a port, as the kernel's own table says: nobody is disturbed.

@@ -7,8 +7,8 @@ use std::time::Duration;
 use fulmen_memory::Region;
 
 use crate::{
-    Access, AddressPath, Completion, DeviceInfo, GidEntry, PortInfo, PostError, QueuePairInit, QueuePairLimits,
-    QueuePairState, RecvRequest, SendRequest, Transition, VerbsError,
+    Access, AddressPath, Carrier, Completion, DeviceInfo, GidEntry, PortInfo, PostError, QueuePairInit,
+    QueuePairLimits, QueuePairState, RecvRequest, SendRequest, Transition, VerbsError,
 };
 
 /// An RDMA device, opened.
@@ -299,6 +299,11 @@ pub trait QueuePair: Send + Sync {
     /// also where the device cannot know.
     fn is_peer_gone(&self) -> bool {
         false
+    }
+
+    /// What its bytes go over, once it is connected: only a device in software has a choice.
+    fn carrier(&self) -> Carrier {
+        Carrier::Hardware
     }
 
     /// Changes its state.

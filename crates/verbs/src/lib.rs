@@ -37,7 +37,7 @@ pub use faulty::{CablePull, FaultPlan, FaultSpecError, Faulty, Injected, Kill, K
 pub use gid::{Gid, GidEntry, GidError, GidKind, select_gid};
 pub use limits::{Capabilities, DeviceInfo, DeviceLimits, LinkLayer, Mtu, PortInfo, PortState};
 pub use queue_pair::{
-    Access, AckTimeout, AddressPath, Path, QueuePairInit, QueuePairKind, QueuePairLimits, QueuePairState, RnrTimer,
-    Transition,
+    Access, AckTimeout, AddressPath, Carrier, Path, QueuePairInit, QueuePairKind, QueuePairLimits, QueuePairState,
+    RnrTimer, Transition,
 };
 pub use request::{Destination, Piece, Pieces, RecvRequest, RemoteAddr, SendOp, SendRequest};

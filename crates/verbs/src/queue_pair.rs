@@ -40,6 +40,32 @@ impl fmt::Display for QueuePairKind {
     }
 }
 
+/// What the bytes of a connected queue pair go over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Carrier {
+    /// What the device itself drives: a cable, a switch.
+    Hardware,
+    /// Memory that both processes map.
+    SharedMemory,
+    /// A TCP connection between two hosts.
+    Tcp {
+        /// Whether nobody in between can read or change them (TLS).
+        sealed: bool,
+    },
+}
+
+impl fmt::Display for Carrier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Carrier::Hardware => "hardware",
+            Carrier::SharedMemory => "shared memory",
+            Carrier::Tcp { sealed: true } => "sealed TCP",
+            Carrier::Tcp { sealed: false } => "plain TCP",
+        })
+    }
+}
+
 /// The states of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum QueuePairState {

@@ -16,7 +16,7 @@ pub const LONG: Duration = Duration::from_secs(120);
 pub fn start<T: Send>(size: u32, profile: Option<Profile>, body: impl Fn(Fabric) -> T + Sync) -> Vec<T> {
     let providers = |node: Node| {
         let devices = profile.map(|profile| SoftDevice::open(&node, profile).unwrap());
-        Providers { node: Some(node), devices: devices.into_iter().collect(), cables: None }
+        Providers { node: Some(node), devices: devices.into_iter().collect(), ..Providers::default() }
     };
     start_with(size, profile.is_none(), providers, body)
 }

@@ -31,7 +31,7 @@ pub fn run_over_cables<T: Send>(profile: Profile, size: u32, body: impl Fn(&Grou
     let providers = |node| {
         let devices: Vec<_> = (0..size).map(|_| SoftDevice::open(&node, profile).unwrap()).collect();
         let cables = devices.iter().map(|device| vec![device.info().name.clone()]).collect();
-        Providers { node: None, devices, cables: Some(Cables(cables)) }
+        Providers { devices, cables: Some(Cables(cables)), ..Providers::default() }
     };
     start_with(size, false, providers, |fabric| body(&Group::new(fabric).unwrap()))
 }

@@ -120,7 +120,7 @@ fn between_two(
     let given = |rank: u32| {
         let count = counts[rank as usize].clone();
         let device: Arc<dyn Device> = Arc::new(Counted { inner: device(Profile::Thunderbolt), count });
-        (Providers { node: None, devices: vec![device], cables: None }, FabricOptions { windows: false, ..options() })
+        (Providers { devices: vec![device], ..Providers::default() }, FabricOptions { windows: false, ..options() })
     };
     world::start_with(2, given, |rank, fabric| {
         let fabric = fabric.unwrap();

@@ -55,7 +55,8 @@ const BORDERS: [usize; 8] = [1, 4096 - 16, 4096, 8192 - 16, 16 << 10, 512 << 10,
 fn messages_around_every_border_arrive_whole() {
     for profile in Profile::ALL {
         let given = |_| {
-            let providers = fulmen_fabric::Providers { node: None, devices: vec![device(profile)], cables: None };
+            let providers =
+                fulmen_fabric::Providers { devices: vec![device(profile)], ..fulmen_fabric::Providers::default() };
             (providers, FabricOptions { windows: false, pool: 64 << 20, ..options() })
         };
         world::start_with(2, given, |rank, fabric| {
@@ -132,7 +133,8 @@ fn random_traffic_between_all_ranks_arrives_whole() {
     for profile in Profile::ALL {
         for size in [2, 3, 5] {
             let given = |_| {
-                let providers = fulmen_fabric::Providers { node: None, devices: vec![device(profile)], cables: None };
+                let providers =
+                    fulmen_fabric::Providers { devices: vec![device(profile)], ..fulmen_fabric::Providers::default() };
                 (providers, FabricOptions { windows: false, pool: 64 << 20, ..options() })
             };
             world::start_with(size, given, |_, fabric| traffic(&fabric.unwrap(), rounds));
@@ -331,7 +333,8 @@ fn completions_that_come_late_change_nothing() {
             Faulty::new(device(profile), plan) as Arc<dyn Device>
         };
         let given = |rank| {
-            let providers = fulmen_fabric::Providers { node: None, devices: vec![devices(rank)], cables: None };
+            let providers =
+                fulmen_fabric::Providers { devices: vec![devices(rank)], ..fulmen_fabric::Providers::default() };
             (providers, FabricOptions { windows: false, pool: 64 << 20, ..options() })
         };
         world::start_with(2, given, |_, fabric| traffic(&fabric.unwrap(), 4));
@@ -342,7 +345,8 @@ fn completions_that_come_late_change_nothing() {
 fn short_frames_and_few_credits_do_over_devices() {
     for profile in Profile::ALL {
         let given = |_| {
-            let providers = fulmen_fabric::Providers { node: None, devices: vec![device(profile)], cables: None };
+            let providers =
+                fulmen_fabric::Providers { devices: vec![device(profile)], ..fulmen_fabric::Providers::default() };
             let flow = Flow { frame: 256, credits: 16, rendezvous: 1, unexpected: 1000 };
             (providers, FabricOptions { windows: false, flow, pool: 64 << 20, ..options() })
         };
@@ -354,7 +358,8 @@ fn short_frames_and_few_credits_do_over_devices() {
 fn memory_that_is_registered_in_pieces_does_as_well() {
     let in_pieces = |limits: &mut fulmen_verbs::DeviceLimits| limits.registration.boundary = Some(2 << 20);
     let given = |_| {
-        let providers = fulmen_fabric::Providers { node: None, devices: vec![limited(in_pieces)], cables: None };
+        let providers =
+            fulmen_fabric::Providers { devices: vec![limited(in_pieces)], ..fulmen_fabric::Providers::default() };
         (providers, FabricOptions { windows: false, pool: 64 << 20, ..options() })
     };
     world::start_with(3, given, |_, fabric| {

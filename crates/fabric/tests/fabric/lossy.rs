@@ -61,7 +61,7 @@ fn over_faults(
         .collect();
     let given = |rank: u32| {
         let providers =
-            Providers { node: None, devices: vec![devices[rank as usize].clone() as Arc<dyn Device>], cables: None };
+            Providers { devices: vec![devices[rank as usize].clone() as Arc<dyn Device>], ..Providers::default() };
         (providers, FabricOptions { windows: false, ..options.clone() })
     };
     world::start_with(size, given, |rank, fabric| body(rank, fabric.unwrap()));
@@ -158,7 +158,7 @@ fn a_device_that_drops_everything_breaks_the_link_with_its_cause() {
             let plan = FaultPlan { drop: Odds::ALWAYS, ..FaultPlan::quiet(1) };
             let device = if rank == 0 { Faulty::new(unreliable(profile), plan) } else { unreliable(profile) };
             (
-                Providers { node: None, devices: vec![device], cables: None },
+                Providers { devices: vec![device], ..Providers::default() },
                 FabricOptions { windows: false, ..options.clone() },
             )
         };
@@ -186,7 +186,7 @@ fn a_rank_that_computes_for_long_acknowledges_all_the_same() {
         let patience = Duration::from_millis(500);
         let given = |_| {
             let options = FabricOptions { windows: false, silence: patience, ..options() };
-            (Providers { node: None, devices: vec![unreliable(profile)], cables: None }, options)
+            (Providers { devices: vec![unreliable(profile)], ..Providers::default() }, options)
         };
         world::start_with(2, given, |rank, fabric| {
             let fabric = fabric.unwrap();

@@ -634,8 +634,7 @@ fn as_many_shares_as_there_is_room_for_and_no_more() {
     let fabric = {
         let providers = fulmen_fabric::Providers {
             node: Some(fulmen_reach::Node::open().unwrap()),
-            devices: Vec::new(),
-            cables: None,
+            ..fulmen_fabric::Providers::default()
         };
         Fabric::start(fulmen_fabric::Session::alone(), options(), providers).unwrap()
     };

@@ -32,7 +32,7 @@ fn start_patient<T: Send>(
 }
 
 fn alone(device: Arc<dyn Device>) -> Providers {
-    Providers { node: None, devices: vec![device], cables: None }
+    Providers { devices: vec![device], ..Providers::default() }
 }
 
 /// The rail to the other of two ranks, over which something has gone both ways.
@@ -451,7 +451,7 @@ fn start_cables<T: Send>(
         };
         let mut rows = vec![Vec::new(); 2];
         rows[1 - rank as usize] = cables(rank).into_iter().map(str::to_owned).collect();
-        Providers { node: None, devices: (0..3).map(device).collect(), cables: Some(Cables(rows)) }
+        Providers { devices: (0..3).map(device).collect(), cables: Some(Cables(rows)), ..Providers::default() }
     };
     start_patient(2, MOMENT, providers, body)
 }
@@ -540,7 +540,7 @@ fn without_cables_the_first_device_that_can_be_used_is() {
             Scripted::over(device(Profile::Infiniband)).port(down).info(|info| info.name = "dead".into()).device();
         let none = modest(Profile::Infiniband, |can| (can.rc, can.uc) = (false, false));
         let good = Scripted::over(device(Profile::Infiniband)).info(|info| info.name = format!("good{rank}")).device();
-        Providers { node: None, devices: vec![none, dead, good], cables: None }
+        Providers { devices: vec![none, dead, good], ..Providers::default() }
     };
     let rails = start_patient(2, LONG, providers, |_, fabric| used(&fabric.unwrap()));
     assert_eq!((&*rails[0].here.device, &*rails[1].here.device), ("good0", "good1"));

@@ -230,7 +230,7 @@ fn without_windows_there_are_none() {
 
 #[test]
 fn a_world_of_one_waits_for_nobody() {
-    let providers = Providers { node: Some(fulmen_reach::Node::open().unwrap()), devices: Vec::new(), cables: None };
+    let providers = Providers { node: Some(fulmen_reach::Node::open().unwrap()), ..Providers::default() };
     let fabric = Fabric::start(Session::alone(), options(), providers).unwrap();
     let window = fabric.window(64, LONG).unwrap();
     window.local().write(0, &[1]);

@@ -46,10 +46,10 @@ impl Carrier {
     pub fn providers(self) -> Providers {
         let node = Node::open().unwrap();
         match self {
-            Carrier::Reach => Providers { node: Some(node), devices: Vec::new(), cables: None },
+            Carrier::Reach => Providers { node: Some(node), ..Providers::default() },
             Carrier::Cables(profile) => cabled(profile, 6),
             Carrier::Device(profile) => {
-                Providers { node: None, devices: vec![SoftDevice::open(&node, profile).unwrap()], cables: None }
+                Providers { devices: vec![SoftDevice::open(&node, profile).unwrap()], ..Providers::default() }
             }
         }
     }
@@ -131,7 +131,7 @@ pub fn start_devices<T: Send>(
 ) -> Vec<T> {
     let given = |rank| {
         let options = FabricOptions { windows: false, ..options() };
-        (Providers { node: None, devices: vec![device(rank)], cables: None }, options)
+        (Providers { devices: vec![device(rank)], ..Providers::default() }, options)
     };
     start_with(size, given, body)
 }
@@ -151,5 +151,5 @@ pub fn cabled(profile: Profile, ranks: u32) -> Providers {
     let node = Node::open().unwrap();
     let devices: Vec<_> = (0..ranks).map(|_| SoftDevice::open(&node, profile).unwrap()).collect();
     let cables = devices.iter().map(|device| vec![device.info().name.clone()]).collect();
-    Providers { node: None, devices, cables: Some(Cables(cables)) }
+    Providers { devices, cables: Some(Cables(cables)), ..Providers::default() }
 }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use fulmen_verbs::{
-    Claim, PostError, QueuePair, QueuePairInit, QueuePairLimits, QueuePairState, RecvRequest, SendRequest, Transition,
-    VerbsError,
+    Carrier, Claim, PostError, QueuePair, QueuePairInit, QueuePairLimits, QueuePairState, RecvRequest, SendRequest,
+    Transition, VerbsError,
 };
 
 use super::Pair;
@@ -49,6 +49,10 @@ impl QueuePair for PairHandle {
     fn is_peer_gone(&self) -> bool {
         let inner = self.pair.inner();
         inner.link.as_ref().is_some_and(|link| !link.remote.is_alive() || link.wire.is_over())
+    }
+
+    fn carrier(&self) -> Carrier {
+        Carrier::SharedMemory
     }
 
     fn modify(&self, transition: &Transition) -> Result<(), VerbsError> {

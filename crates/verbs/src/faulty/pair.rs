@@ -8,9 +8,9 @@ use super::plan::{Fault, KillMode};
 use super::queue::QueueShared;
 use super::{Core, lock};
 use crate::{
-    Completion, CompletionOpcode, CompletionStatus, Pieces, PostError, QueuePair, QueuePairInit, QueuePairKind,
-    QueuePairLimits, QueuePairState, RecvRequest, SendOp, SendRequest, Transition, VerbsError, check_post_recv,
-    check_post_send,
+    Carrier, Completion, CompletionOpcode, CompletionStatus, Pieces, PostError, QueuePair, QueuePairInit,
+    QueuePairKind, QueuePairLimits, QueuePairState, RecvRequest, SendOp, SendRequest, Transition, VerbsError,
+    check_post_recv, check_post_send,
 };
 
 /// One of a queue pair's queues.
@@ -417,6 +417,10 @@ impl QueuePair for FaultyPair {
 
     fn is_peer_gone(&self) -> bool {
         self.inner.is_peer_gone()
+    }
+
+    fn carrier(&self) -> Carrier {
+        self.inner.carrier()
     }
 
     fn modify(&self, transition: &Transition) -> Result<(), VerbsError> {

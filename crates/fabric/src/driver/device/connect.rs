@@ -131,6 +131,7 @@ pub(crate) fn connect(
             here: Course::end(course.here, own.frames.number),
             there: Course::end(course.there, theirs.frames.number),
             kind: way.plan.kind,
+            carrier: both.pairs.frames.carrier(),
             mtu: way.plan.mtu,
             one_sided,
         };

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use fulmen_verbs::{Gid, Mtu, QueuePairKind};
+use fulmen_verbs::{Carrier, Gid, Mtu, QueuePairKind};
 
 /// One end of a rail.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,6 +37,8 @@ pub struct RailInfo {
     pub there: RailEnd,
     /// The transport service: UC where one of both devices has nothing better.
     pub kind: QueuePairKind,
+    /// What the device's bytes go over: hardware, or, where it is in software, shared memory or TCP, sealed or not.
+    pub carrier: Carrier,
     /// The largest transmission unit of both ends.
     pub mtu: Mtu,
     /// Whether this rank's device does one-sided operations on the peer's memory. Else the peer's end of the link does all.
@@ -45,6 +47,10 @@ pub struct RailInfo {
 
 impl fmt::Display for RailInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} from {} to {}, in units of {} bytes", self.kind, self.here, self.there, self.mtu.bytes())
+        write!(f, "{} from {} to {}", self.kind, self.here, self.there)?;
+        match self.carrier {
+            Carrier::Hardware => write!(f, ", in units of {} bytes", self.mtu.bytes()),
+            carrier => write!(f, ", over {carrier}"),
+        }
     }
 }

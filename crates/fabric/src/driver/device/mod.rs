@@ -40,3 +40,4 @@ pub(crate) use memory::Registered;
 pub use needs::{Need, Needs, needs};
 pub(crate) use rail::Rail;
 pub(crate) use rdma::{DeviceKey, Rdma, RdmaId, Registrar, Request, Verb};
+pub use route::usable;

@@ -40,12 +40,17 @@ pub(super) fn survey(
     Ok(survey)
 }
 
-/// All links run over the first device that can be used.
-fn by_order(
-    (rank, members): (u32, &[u32]),
-    devices: &[Arc<dyn Device>],
-    patience: Duration,
-) -> Result<Survey, DeviceError> {
+/// Whether links could run over one of these devices, as far as its port tells. Devices that may become ready are waited for as
+/// long as `patience`.
+///
+/// # Errors
+/// [`DeviceError::None`], and [`DeviceError::Unusable`] with a reason for each.
+pub fn usable(devices: &[Arc<dyn Device>], patience: Duration) -> Result<(), DeviceError> {
+    first(devices, patience).map(drop)
+}
+
+/// A port of the first device that can be used.
+fn first(devices: &[Arc<dyn Device>], patience: Duration) -> Result<Port, DeviceError> {
     if devices.is_empty() {
         return Err(DeviceError::None);
     }
@@ -55,7 +60,16 @@ fn by_order(
     };
     let found = port::find(&devices.iter().collect::<Vec<_>>(), patience, first_is_ready);
     let problems = found.iter().flat_map(port::problems).collect();
-    let port = found.into_iter().find_map(Result::ok).ok_or(DeviceError::Unusable { problems })?;
+    found.into_iter().find_map(Result::ok).ok_or(DeviceError::Unusable { problems })
+}
+
+/// All links run over the first device that can be used.
+fn by_order(
+    (rank, members): (u32, &[u32]),
+    devices: &[Arc<dyn Device>],
+    patience: Duration,
+) -> Result<Survey, DeviceError> {
+    let port = first(devices, patience)?;
     let lead = |peer| if peer == rank { Vec::new() } else { vec![Some(0)] };
     Ok(Survey { ports: vec![port], leads: (0..members.len() as u32).map(lead).collect() })
 }
