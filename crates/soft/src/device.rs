@@ -212,7 +212,8 @@ impl SoftDevice {
         let on_death: Arc<OnDeath> = Arc::new(move |_| kicked.kick());
         node.on_death_while(Arc::downgrade(&on_death));
         let network = options.network.as_ref();
-        let network = network.map(|network| Network::open(node, profile, network, &progress)).transpose()?.map(Arc::new);
+        let network =
+            network.map(|network| Network::open(node, profile, network, &progress)).transpose()?.map(Arc::new);
         let core = Arc::new(DeviceCore {
             node: node.clone(),
             network,
@@ -448,8 +449,8 @@ impl DeviceCore {
 }
 
 impl Door for DeviceCore {
-    fn knock(&self, _from: &End, _number: u32) -> Verdict {
-        Verdict::NoSuchPair
+    fn knock(&self, _from: &End, number: u32) -> Verdict {
+        self.pair(number).map_or(Verdict::NoSuchPair, |_| Verdict::InError)
     }
 }
 

@@ -160,7 +160,8 @@ impl Network {
         let listener = listen::open(asked).map_err(failed)?;
         let bound = listener.local_addr().map_err(failed)?;
         let scope = if let SocketAddr::V6(asked) = asked { asked.scope_id() } else { 0 };
-        let watch = Watch::new(progress, &listener).map_err(|cause| OpenError::System { action: "watch sockets", cause })?;
+        let watch =
+            Watch::new(progress, &listener).map_err(|cause| OpenError::System { action: "watch sockets", cause })?;
         Ok(Network {
             address: address::plain(bound),
             scope,
@@ -205,7 +206,9 @@ impl Network {
         }
         lock(&self.waiting).clear();
         // What they still have to send, the system sends.
-        lock(&self.leaving).drain(..).for_each(|mut one| drop(one.go_on()));
+        for mut one in lock(&self.leaving).drain(..) {
+            one.go_on();
+        }
     }
 
     /// Where peers find the device.

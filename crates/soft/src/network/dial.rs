@@ -120,7 +120,7 @@ impl Network {
             (Some(identity), true) => {
                 let Line::Plain(tcp) = talking.line else { unreachable!("made above") };
                 match identity.connect(tcp, PROTOCOL, until) {
-                    Ok(sealed) => Ok(talk(Line::Sealed(sealed))),
+                    Ok(sealed) => Ok(talk(Line::Sealed(Box::new(sealed)))),
                     Err(cause) => Err(Unreached::Trust { peer, cause: cause.to_string() }),
                 }
             }

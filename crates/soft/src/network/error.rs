@@ -11,23 +11,35 @@ use super::hello::VERSION;
 /// Why nothing could be agreed on with the device at an address.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Unreached {
-    #[error("a device of the network goes by its IP address as GID and its TCP port as LID, and {gid} with LID {lid} is none")]
+    #[error(
+        "a device of the network goes by its IP address as GID and its TCP port as LID, and {gid} with LID {lid} is none"
+    )]
     Address { gid: Gid, lid: u16 },
     #[error("nobody listens at {0}: its program is not there (any more), or this is the address of another one")]
     Refused(SocketAddr),
     #[error("there is no route to {peer}: {cause}")]
     NoRoute { peer: SocketAddr, cause: io::Error },
-    #[error("the host of {peer} did not answer for {waited:.1?}: is it up, and does a firewall drop what goes to this port?")]
+    #[error(
+        "the host of {peer} did not answer for {waited:.1?}: is it up, and does a firewall drop what goes to this port?"
+    )]
     TimedOut { peer: SocketAddr, waited: Duration },
-    #[error("{peer} took the connection and then said nothing for {waited:.1?}: its process is stopped, or it is no device")]
+    #[error(
+        "{peer} took the connection and then said nothing for {waited:.1?}: its process is stopped, or it is no device"
+    )]
     Silent { peer: SocketAddr, waited: Duration },
     #[error("{peer} is not a Fulmen device: it answered \"{said}\"")]
     NotFulmen { peer: SocketAddr, said: String },
-    #[error("{peer} speaks version {theirs} of this protocol, and this side version {VERSION}: use one release of Fulmen on all hosts")]
+    #[error(
+        "{peer} speaks version {theirs} of this protocol, and this side version {VERSION}: use one release of Fulmen on all hosts"
+    )]
     Version { peer: SocketAddr, theirs: u16 },
-    #[error("{0} seals its connections, and this side does not: give both the run's authority, or declare the network trusted for both")]
+    #[error(
+        "{0} seals its connections, and this side does not: give both the run's authority, or declare the network trusted for both"
+    )]
     SealedThere(SocketAddr),
-    #[error("{0} does not seal its connections, and this side does: give both the run's authority, or declare the network trusted for both")]
+    #[error(
+        "{0} does not seal its connections, and this side does: give both the run's authority, or declare the network trusted for both"
+    )]
     PlainThere(SocketAddr),
     #[error("{peer} could not be trusted: {cause}")]
     Trust { peer: SocketAddr, cause: String },
@@ -78,7 +90,9 @@ impl Ended {
             io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionAborted => {
                 "the peer's process ended, or closed the connection in the middle of something".to_owned()
             }
-            io::ErrorKind::TimedOut => "nothing came back from the peer's host: it is off, or the network is".to_owned(),
+            io::ErrorKind::TimedOut => {
+                "nothing came back from the peer's host: it is off, or the network is".to_owned()
+            }
             io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable | io::ErrorKind::NetworkDown => {
                 format!("the peer's host can no longer be reached: {error}")
             }

@@ -14,7 +14,7 @@ pub(super) const PROTOCOL: Protocol = Protocol(b"fulmen-rail/1");
 /// A connection. Its socket never waits by itself.
 pub(super) enum Line {
     Plain(TcpStream),
-    Sealed(Sealed),
+    Sealed(Box<Sealed>),
 }
 
 impl Line {

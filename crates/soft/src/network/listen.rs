@@ -87,7 +87,8 @@ fn accept(network: &Arc<Network>) {
 fn is_of_one(error: &io::Error) -> bool {
     use io::ErrorKind as Kind;
     let gone = [Kind::ConnectionAborted, Kind::ConnectionReset, Kind::Interrupted, Kind::HostUnreachable];
-    gone.contains(&error.kind()) || matches!(error.kind(), Kind::NetworkUnreachable | Kind::NetworkDown | Kind::TimedOut)
+    gone.contains(&error.kind())
+        || matches!(error.kind(), Kind::NetworkUnreachable | Kind::NetworkDown | Kind::TimedOut)
 }
 
 fn admit(network: &Arc<Network>, tcp: TcpStream, from: SocketAddr) {
@@ -128,7 +129,7 @@ impl Network {
         }
         if let (Some(identity), Line::Plain(tcp)) = (&self.seal, &line) {
             let opening = identity.begin_accept(tcp.try_clone()?, PROTOCOL);
-            line = Line::Sealed(self.shake_hands(opening, guest, until)?);
+            line = Line::Sealed(Box::new(self.shake_hands(opening, guest, until)?));
         }
         let mut until = until;
         loop {

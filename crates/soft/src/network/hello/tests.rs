@@ -86,12 +86,8 @@ proptest! {
 
 #[test]
 fn nobody_goes_by_an_address_that_is_none() {
-    let mut request = Request {
-        profile: 1,
-        host: [3; 16],
-        device: SocketAddr::from(([10, 0, 0, 1], 7)),
-        wish: Wish::Place,
-    };
+    let mut request =
+        Request { profile: 1, host: [3; 16], device: SocketAddr::from(([10, 0, 0, 1], 7)), wish: Wish::Place };
     for device in ["0.0.0.0:7", "[::]:7", "224.0.0.1:7", "255.255.255.255:7", "10.0.0.1:0"] {
         request.device = device.parse().unwrap();
         assert_eq!(Request::from_bytes(&request.to_bytes()), None, "{device}");

@@ -138,7 +138,9 @@ fn nobody_without_the_authority_gets_past_the_handshake() {
     // As if there were no seal.
     let mut raw = Raw::greet(&host);
     let from = End { device: "127.0.0.1:1".parse().unwrap(), ..host.end(2) };
-    raw.say(&Request { profile: 1, host: [1; 16], device: from.device, wish: Wish::Data { from, number: 1 } }.to_bytes());
+    raw.say(
+        &Request { profile: 1, host: [1; 16], device: from.device, wish: Wish::Data { from, number: 1 } }.to_bytes(),
+    );
     assert!(raw.is_over());
     let raw = Raw::greet(&host);
     let sealed = identity(8).connect(raw.0, super::super::line::PROTOCOL, soon());

@@ -4,7 +4,8 @@ use super::*;
 fn devices_of_one_host_are_told_where_the_node_is() {
     let options = NetworkOptions::new(SocketAddr::new(V4, 0));
     let [one, other] = [(); 2].map(|()| Host::open(&options, Profile::Infiniband));
-    let (place, own) = (one.network.place(other.network.address(), soon()), one.network.place(one.network.address(), soon()));
+    let (place, own) =
+        (one.network.place(other.network.address(), soon()), one.network.place(one.network.address(), soon()));
     assert_eq!(place.unwrap(), Place::Here(other.network.node));
     assert_eq!(own.unwrap(), Place::Here(one.network.node));
 }
@@ -115,7 +116,8 @@ fn nobody_there_is_an_error_at_once_or_at_the_deadline() {
     assert!(matches!(no_route, Unreached::NoRoute { .. }), "{no_route:?}");
     // It takes connections and never says a word.
     let silent = std::net::TcpListener::bind((V4, 0)).unwrap();
-    let waited = one.network.place(silent.local_addr().unwrap(), Instant::now() + Duration::from_millis(50)).unwrap_err();
+    let waited =
+        one.network.place(silent.local_addr().unwrap(), Instant::now() + Duration::from_millis(50)).unwrap_err();
     assert!(matches!(waited, Unreached::Silent { .. }), "{waited:?}");
     for error in [refused, no_route, waited] {
         assert!(error.to_string().contains(':'), "it names the address: {error}");
