@@ -214,6 +214,10 @@ impl Pair {
         Ok(pair)
     }
 
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+
     fn inner(&self) -> MutexGuard<'_, Inner> {
         lock(&self.inner)
     }
