@@ -90,15 +90,14 @@ impl Poller {
     }
 
     /// Adds another set, which is told of once after each [`Poller::arm_set`].
-    pub(in super::super) fn add_set(&self, set: &Poller, token: u64) -> io::Result<()> {
-        let flags = EventFlags::ADD | EventFlags::DISPATCH | EventFlags::DISABLE;
-        self.change(EventFilter::Read(number(&set.0)), flags, token)
+    pub(in super::super) fn add_set(&self, _set: &Poller, _token: u64) -> io::Result<()> {
+        // What is told of once has to be added anew each time.
+        Ok(())
     }
 
     /// Has the other set told of once something in it changes, or at once if something has and nobody has asked since.
     pub(in super::super) fn arm_set(&self, set: &Poller, token: u64) -> io::Result<()> {
-        let flags = EventFlags::ADD | EventFlags::DISPATCH | EventFlags::ENABLE;
-        self.change(EventFilter::Read(number(&set.0)), flags, token)
+        self.change(EventFilter::Read(number(&set.0)), EventFlags::ADD | EventFlags::ONESHOT, token)
     }
 
     pub(in super::super) fn remove(&self, tcp: &TcpStream) -> io::Result<()> {
