@@ -71,6 +71,7 @@ pub mod prelude {
 
 /// The pieces that [`init`] puts together, for programs that meet in another way.
 pub mod parts {
+    pub use fulmen_collectives as collectives;
     pub use fulmen_fabric as fabric;
     pub use fulmen_gpu as gpu;
     pub use fulmen_kernels as kernels;

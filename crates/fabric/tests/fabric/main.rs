@@ -1,6 +1,7 @@
 //! Ranks with everything beneath them: the coordinator, nodes, shared memory, processes.
 
 mod counted;
+mod counting;
 mod devices;
 mod full;
 mod liveness;
