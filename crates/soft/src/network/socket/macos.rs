@@ -125,7 +125,7 @@ impl Poller {
 
     fn change(&self, filter: EventFilter, flags: EventFlags, token: u64) -> io::Result<()> {
         let change = kqueue::Event::new(filter, flags, std::ptr::without_provenance_mut(token as usize));
-        let mut none = [const { MaybeUninit::<kqueue::Event>::uninit() }; 0];
+        let mut none: [MaybeUninit<kqueue::Event>; 0] = [];
         // SAFETY: the socket or set is open during the call, and the system forgets it when it is closed.
         unsafe { kqueue::kevent(&self.0, &[change], &mut none[..], Some(Duration::ZERO))? };
         Ok(())
