@@ -3,6 +3,7 @@
 mod counted;
 mod devices;
 mod full;
+mod hosts;
 mod liveness;
 mod lossy;
 mod messages;
