@@ -4,6 +4,7 @@ mod counted;
 mod counting;
 mod devices;
 mod full;
+mod hosts;
 mod liveness;
 mod lossy;
 mod messages;
