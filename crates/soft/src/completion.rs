@@ -204,6 +204,9 @@ impl CompletionQueue for QueueHandle {
         let queue = &self.0;
         queue.device.progress.note_poll();
         if queue.ready.load(Ordering::Acquire) < into.len() {
+            if let Some(network) = &queue.device.network {
+                network.sweep();
+            }
             for pair in queue.pairs().iter() {
                 pair.drive(false);
             }

@@ -1,6 +1,7 @@
 //! The device: what belongs to one process.
 
 use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
@@ -18,6 +19,7 @@ use crate::datagrams::Datagrams;
 use crate::directory::Directory;
 use crate::domain::{Domain, DomainHandle};
 use crate::layout::directory as at;
+use crate::network::{Door, Network, Place};
 use crate::pair::Pair;
 use crate::progress::{self, Progress};
 use crate::registrations::Registrations;
@@ -48,6 +50,20 @@ pub enum OpenError {
     /// Devices are to be found by a number that their node does not have.
     #[error("the node is not the one of the number by which its devices are to be found: open it by that number")]
     Number,
+    /// Nobody can be reached by this address.
+    #[error("a soft device cannot go by {address}: give it one address of this host by which peers reach it")]
+    Unspecified {
+        /// The address.
+        address: SocketAddr,
+    },
+    /// It cannot listen at its address.
+    #[error("a soft device cannot listen at {address}: {cause} (is it an address of this host, and is the port free?)")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// What the system said.
+        cause: std::io::Error,
+    },
     /// The limits exceed what a soft device can hold.
     #[error("a soft device has at most {most} {what}, and {asked} were asked for")]
     Limit {
@@ -107,6 +123,8 @@ pub(crate) struct DeviceCore {
     pub(crate) registrations: Registrations,
     pub(crate) progress: Arc<Progress>,
     pub(crate) datagrams: Datagrams,
+    /// The device on the network, if it is there.
+    pub(crate) network: Option<Arc<Network>>,
     /// Called by the node as long as the device is there.
     _on_death: Arc<OnDeath>,
     /// What proves to peers which process this is.
@@ -193,8 +211,12 @@ impl SoftDevice {
         let kicked = progress.clone();
         let on_death: Arc<OnDeath> = Arc::new(move |_| kicked.kick());
         node.on_death_while(Arc::downgrade(&on_death));
+        let network = options.network.as_ref();
+        let network =
+            network.map(|network| Network::open(node, profile, network, &progress)).transpose()?.map(Arc::new);
         let core = Arc::new(DeviceCore {
             node: node.clone(),
+            network,
             datagrams: Datagrams::new(node, index, &name, &progress),
             options,
             info: DeviceInfo { name, provider: "soft", ports: 1, limits, capabilities },
@@ -214,7 +236,13 @@ impl SoftDevice {
             remotes: Mutex::default(),
             lingering: Mutex::default(),
         });
-        progress::start(&core).map_err(|cause| OpenError::System { action: "start a thread", cause })?;
+        let started = |cause| OpenError::System { action: "start a thread", cause };
+        progress::start(&core).map_err(started)?;
+        if let Some(network) = &core.network {
+            let core = Arc::downgrade(&core);
+            let door: Weak<dyn Door> = core;
+            network.start(door).map_err(started)?;
+        }
         Ok(Arc::new(SoftDevice { core }))
     }
 }
@@ -267,16 +295,29 @@ impl DeviceCore {
 
     /// The port's addresses, in the order of its table.
     pub(crate) fn gids(&self) -> Vec<Gid> {
+        if let Some(network) = &self.network {
+            return vec![network.gid()];
+        }
         self.options.addressing.gids(&self.node.address(), self.index, self.options.profile)
     }
 
     /// The port's address within the subnet; 0 if it has none.
     pub(crate) fn lid(&self) -> u16 {
+        if let Some(network) = &self.network {
+            return network.lid();
+        }
         self.options.addressing.lid(&self.node.address(), self.index)
     }
 
-    /// The device that has queue pair `number`, at an address.
+    /// The device that has queue pair `number`, at an address of this host.
     pub(crate) fn find(&self, gid: Gid, lid: u16, number: u32) -> Result<(NodeAddress, u32), Cause> {
+        if let Some(network) = &self.network {
+            let peer = network.peer_at(gid, lid)?;
+            return match network.place(peer, Instant::now() + WORK_PATIENCE)? {
+                Place::Here(node) => Ok((node, pair_device(number))),
+                Place::There => Err("it is on another host, where datagrams do not go".into()),
+            };
+        }
         let found = self.options.addressing.find(gid, lid)?;
         let index = pair_device(number);
         match found.index {
@@ -323,6 +364,10 @@ impl DeviceCore {
         lock(&self.pairs).push(pair.clone());
     }
 
+    pub(crate) fn pair(&self, number: u32) -> Option<Arc<Pair>> {
+        lock(&self.pairs).iter().find(|pair| pair.number() == number).cloned()
+    }
+
     pub(crate) fn remove_pair(&self, pair: &Arc<Pair>) {
         lock(&self.pairs).retain(|known| !Arc::ptr_eq(known, pair));
     }
@@ -330,6 +375,9 @@ impl DeviceCore {
     /// Drives all queue pairs: whether there was something to do, and when there will be if nobody rings.
     pub(crate) fn drive_all(&self) -> (bool, Option<Instant>) {
         let mut driven = self.datagrams.serve(self);
+        if let Some(network) = &self.network {
+            network.sweep();
+        }
         for pair in lock(&self.pairs).iter() {
             driven.join(pair.drive(true));
         }
@@ -405,6 +453,9 @@ impl Drop for DeviceCore {
         if self.node.is_inherited() {
             return;
         }
+        if let Some(network) = &self.network {
+            network.stop();
+        }
         self.progress.stop();
         // Another device may take its place.
         self.directory.close();
@@ -427,7 +478,7 @@ impl Device for SoftDevice {
             link_layer,
             active_mtu: Mtu::B4096,
             gid_entries: core.gids().len() as u16,
-            lid: if link_layer == LinkLayer::Infiniband { core.lid() } else { 0 },
+            lid: if link_layer == LinkLayer::Infiniband || core.network.is_some() { core.lid() } else { 0 },
         })
     }
 

@@ -1,10 +1,15 @@
-//! A user-space RDMA device between processes of one user on one host.
+//! A user-space RDMA device: between processes of one user on one host through shared memory, and between hosts over TCP.
 //!
 //! It needs no hardware, no driver and no rights. Each process opens its own [`SoftDevice`] on its
-//! [`Node`](fulmen_reach::Node); the device's GID says which node it is, so that queue pairs of different processes (or
-//! of one) connect by GID and number, as on every RDMA device. A [`Profile`] sets limits and rules.
+//! [`Node`](fulmen_reach::Node). Queue pairs of different processes (or of one) connect by GID, LID and number, as on every
+//! RDMA device. A [`Profile`] sets limits and rules.
 //!
-//! # How it works
+//! Without [`NetworkOptions`], a device's GID says which node of this host it is, and nobody else can reach it. With them, it
+//! listens at an IP address and a TCP port, which are its GID and LID. One device does both then: queue pairs of devices that
+//! are on one host connect through shared memory, all others over one TCP connection for each pair of them. Datagrams stay
+//! within a host.
+//!
+//! # How it works on a host
 //! Queues, completion queues and keys are private to their process. Shared memory carries, for each queue pair, one ring
 //! of outgoing messages and a few words that acknowledge the incoming ones, and for each device one table of
 //! registrations. There is no lock in shared memory, and each shared word has one writer, so that a process that is
@@ -25,6 +30,14 @@
 //! - Whoever polls a completion queue drives the queue pairs that complete into it. When the program computes or sleeps,
 //!   the device's own thread takes over: it is parked while nothing happens, and peers ring its doorbell.
 //!
+//! # How it works between hosts
+//! Of two queue pairs, the one with the smaller address opens the connection; the other one asks whether there is such a queue
+//! pair, so that both sides' way to RTR fails clearly if it cannot work. Connections are sealed with TLS, or plain where the
+//! network is declared to be trusted. Whoever polls a completion queue reads and writes the sockets of its queue pairs; while
+//! nobody does, the device's thread is woken for them. A connection that ends is a peer that is gone. A peer's host that
+//! vanishes is noticed within about 10 s.
+//!
+//! # Memory and processes
 //! Registered memory is written by peers, so its owner has to know when they are done. The end of a registration and of a
 //! connection (ERR, RESET, the end of the queue pair) waits for a peer that is just in the middle of a WRITE, READ or
 //! atomic; it starts no other. The wait ends after 2 s: a peer that was stopped in between and goes on later still does
@@ -51,6 +64,7 @@ mod domain;
 #[doc(hidden)]
 pub mod fuzzing;
 mod layout;
+mod network;
 #[cfg(test)]
 mod numbered;
 mod options;
@@ -69,7 +83,7 @@ mod vm;
 mod wire;
 
 pub use device::{OpenError, SoftDevice};
-pub use options::{Addressing, SoftOptions};
+pub use options::{Addressing, NetworkOptions, SoftOptions};
 pub use profile::{Profile, UnknownProfile};
 pub use vm::process_vm_check;
 

@@ -1,12 +1,14 @@
 //! How a soft device is to be.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
+use fulmen_trust::Identity;
 use fulmen_verbs::DeviceLimits;
 
 use crate::Profile;
 
-/// How peers find a device.
+/// How peers of the same host find a device that has no [`NetworkOptions`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Addressing {
@@ -36,6 +38,32 @@ pub struct SoftOptions {
     /// Whether memory that is not mapped by both sides may be copied by the system (`process_vm_readv` and
     /// `process_vm_writev`), where the system allows it. Otherwise it goes through rings.
     pub process_vm: bool,
+    /// Where devices of other hosts find it; without this, only those of its own host do. A device with an address is found
+    /// by that alone, on its own host, too, so all that are to connect need one.
+    pub network: Option<NetworkOptions>,
+}
+
+/// How a soft device is on the network: [`SoftOptions::network`].
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct NetworkOptions {
+    /// Where it listens. The IP address, which has to be one by which peers reach this host, becomes the port's GID; the TCP
+    /// port (0: any that is free) becomes its LID.
+    pub listen: SocketAddr,
+    /// What connections are sealed with, on both sides. `None`: they are plain, and whoever is on the network can read and
+    /// change what goes over them, and connect.
+    pub seal: Option<Identity>,
+    /// Which host this is. Devices that say the same connect through shared memory. `None`: what
+    /// [`this_host`](fulmen_reach::this_host) says. For tests, which reach the network within one process by it.
+    pub host: Option<[u8; 16]>,
+}
+
+impl NetworkOptions {
+    /// A device that listens there, without a seal.
+    #[must_use]
+    pub fn new(listen: SocketAddr) -> NetworkOptions {
+        NetworkOptions { listen, seal: None, host: None }
+    }
 }
 
 impl SoftOptions {
@@ -49,6 +77,7 @@ impl SoftOptions {
             addressing: Addressing::Node,
             recv_patience: Duration::ZERO,
             process_vm: true,
+            network: None,
         }
     }
 }

@@ -2,11 +2,12 @@
 //!
 //! It is in one of two moods. While the program polls it looks up now and then whether it still does, drives what the
 //! program does not poll, and peers do not ring. Otherwise it is *in charge*: it says so in the directory (`ASLEEP`), so
-//! that peers ring its doorbell for whatever arrives, and sleeps until they do.
+//! that peers ring its doorbell for whatever arrives, and sleeps until they do. Before it sleeps it arms the
+//! [watch](crate::network::Watch) of the device's connections, which rings the same doorbell.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -16,6 +17,7 @@ use fulmen_reach::{Doorbell, ShareKey, spawn_without_signals};
 use crate::device::{DeviceCore, lock};
 use crate::directory::Directory;
 use crate::layout::directory as at;
+use crate::network::Watch;
 use crate::remote::Remote;
 
 /// A program that did not poll for this long is asleep or computes.
@@ -39,6 +41,8 @@ pub(crate) struct Progress {
     waiting: AtomicUsize,
     /// Mappings to be made, for as long as anybody needs their peer.
     jobs: Mutex<VecDeque<(Weak<Remote>, ShareKey)>>,
+    /// Of the connections of a device that is on the network.
+    watch: OnceLock<Arc<Watch>>,
     stopped: AtomicBool,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -53,6 +57,7 @@ impl Progress {
             polls_then: AtomicU64::new(0),
             waiting: AtomicUsize::new(0),
             jobs: Mutex::default(),
+            watch: OnceLock::new(),
             stopped: AtomicBool::new(false),
             thread: Mutex::default(),
         }
@@ -80,10 +85,21 @@ impl Progress {
         self.doorbell.ring();
     }
 
+    /// Has the thread woken for connections, too.
+    pub(crate) fn watch(&self, watch: &Arc<Watch>) {
+        // A device has one network.
+        let _ = self.watch.set(watch.clone());
+    }
+
     /// Has the thread map what `remote` shares under `share`.
     pub(crate) fn map(&self, remote: Weak<Remote>, share: ShareKey) {
         lock(&self.jobs).push_back((remote, share));
         self.kick();
+    }
+
+    #[cfg(test)]
+    pub(crate) fn doorbell(&self) -> &Doorbell {
+        &self.doorbell
     }
 
     /// Keeps the thread in charge as long as the guard lives.
@@ -126,6 +142,7 @@ impl Progress {
         let mut looks = 0;
         while !self.stopped.load(Ordering::SeqCst) {
             let seen = self.doorbell.sequence();
+            let watch = self.watch.get().map(|watch| (watch, watch.swept()));
             let jobs = self.do_jobs();
             let polled = self.polls.load(Ordering::Relaxed).wrapping_sub(polls);
             polls = polls.wrapping_add(polled);
@@ -165,9 +182,15 @@ impl Progress {
                 continue;
             }
             looks = 0;
+            if watch.is_some_and(|(watch, swept)| !watch.arm(swept)) {
+                continue;
+            }
             let next = next.into_iter().chain(jobs).min();
             let left = next.map_or(LONGEST, |next| next.saturating_duration_since(Instant::now()));
             let _ = self.doorbell.wait(seen, left.min(LONGEST));
+            if let Some((watch, _)) = watch {
+                watch.disarm();
+            }
         }
     }
 

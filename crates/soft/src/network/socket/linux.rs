@@ -1,0 +1,142 @@
+//! The calls of Linux.
+
+use std::io;
+use std::mem::{MaybeUninit, offset_of, size_of};
+use std::net::TcpStream;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::event::{Timespec, epoll};
+
+use super::super::watch::AT_ONCE;
+use super::Event;
+
+/// How much may lie in a socket that the network does not take yet. What goes after it, such as the acknowledgement of what
+/// comes the other way, waits for all of that; and more does not make anything faster.
+const UNSENT: libc::c_int = 512 << 10;
+
+/// # Safety
+/// The vectors name memory of this process that is readable during the call.
+pub(super) unsafe fn send(tcp: &TcpStream, vectors: &mut [libc::iovec]) -> io::Result<usize> {
+    // SAFETY: a message without address and control data is all zeros but for its vectors.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    (message.msg_iov, message.msg_iovlen) = (vectors.as_mut_ptr(), vectors.len() as _);
+    // A peer that is gone is an error, and no signal, which would end programs that are not written in Rust.
+    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+    // SAFETY: the socket is open, and the message names what the caller answers for.
+    until_done(|| unsafe { libc::sendmsg(tcp.as_raw_fd(), &message, flags) })
+}
+
+/// # Safety
+/// The vectors name memory of this process that is writable during the call and has no other references.
+pub(super) unsafe fn receive(tcp: &TcpStream, vectors: &mut [libc::iovec]) -> io::Result<usize> {
+    // SAFETY: a message without address and control data is all zeros but for its vectors.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    (message.msg_iov, message.msg_iovlen) = (vectors.as_mut_ptr(), vectors.len() as _);
+    // SAFETY: the socket is open, and the message names what the caller answers for.
+    until_done(|| unsafe { libc::recvmsg(tcp.as_raw_fd(), &mut message, libc::MSG_DONTWAIT) })
+}
+
+fn until_done(mut call: impl FnMut() -> isize) -> io::Result<usize> {
+    loop {
+        if let Ok(count) = usize::try_from(call()) {
+            return Ok(count);
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}
+
+pub(super) fn tune(tcp: &TcpStream) -> io::Result<()> {
+    set(tcp, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, UNSENT)
+}
+
+/// Has the port of a bound socket chosen when it connects, so that it need only be free towards that peer.
+pub(super) fn bind_late(tcp: &TcpStream) {
+    // Old kernels cannot, and have ports enough.
+    let _ = set(tcp, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1);
+}
+
+fn set(tcp: &TcpStream, level: libc::c_int, name: libc::c_int, value: libc::c_int) -> io::Result<()> {
+    // SAFETY: the socket is open, and the option is a number, which is there during the call.
+    let set = unsafe {
+        let len = size_of::<libc::c_int>() as libc::socklen_t;
+        libc::setsockopt(tcp.as_raw_fd(), level, name, (&raw const value).cast(), len)
+    };
+    if set == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+pub(super) fn owed(tcp: &TcpStream) -> Option<Duration> {
+    let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
+    let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
+    // SAFETY: the socket is open, and the system writes at most `len` bytes.
+    let told = unsafe {
+        libc::getsockopt(tcp.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, info.as_mut_ptr().cast(), &mut len)
+    };
+    // SAFETY: it consists of numbers, all of which are zero or what the system wrote.
+    let info = unsafe { info.assume_init() };
+    let known = told == 0 && len as usize >= offset_of!(libc::tcp_info, tcpi_last_ack_recv) + 4;
+    // Something was sent, or the system has asked whether the peer has room again.
+    let owed = info.tcpi_unacked > 0 || info.tcpi_probes > 0;
+    (known && owed).then(|| Duration::from_millis(info.tcpi_last_ack_recv.into()))
+}
+
+/// A set of sockets.
+pub(in super::super) struct Poller(OwnedFd);
+
+impl Poller {
+    pub(in super::super) fn new() -> io::Result<Poller> {
+        Ok(Poller(epoll::create(epoll::CreateFlags::CLOEXEC)?))
+    }
+
+    /// Adds a connection. Each change is told once.
+    pub(in super::super) fn add_edges(&self, tcp: &TcpStream, token: u64) -> io::Result<()> {
+        use epoll::EventFlags as Flags;
+        self.add(tcp, token, Flags::IN | Flags::OUT | Flags::RDHUP | Flags::ET)
+    }
+
+    /// Adds something that is told of as long as it can be read.
+    pub(in super::super) fn add_level(&self, source: &impl AsFd, token: u64) -> io::Result<()> {
+        self.add(source, token, epoll::EventFlags::IN)
+    }
+
+    /// Adds another set, which is told of once after each [`Poller::arm_set`].
+    pub(in super::super) fn add_set(&self, set: &Poller, token: u64) -> io::Result<()> {
+        self.add(&set.0, token, epoll::EventFlags::ONESHOT)
+    }
+
+    /// Has the other set told of once something in it changes, or at once if something has and nobody has asked since.
+    pub(in super::super) fn arm_set(&self, set: &Poller, token: u64) -> io::Result<()> {
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ONESHOT;
+        Ok(epoll::modify(&self.0, &set.0, epoll::EventData::new_u64(token), flags)?)
+    }
+
+    pub(in super::super) fn remove(&self, tcp: &TcpStream) -> io::Result<()> {
+        Ok(epoll::delete(&self.0, tcp)?)
+    }
+
+    /// Waits for changes; without a time, for ever.
+    pub(in super::super) fn wait(&self, into: &mut [Event], time: Option<Duration>) -> io::Result<usize> {
+        let mut events = [MaybeUninit::<epoll::Event>::uninit(); AT_ONCE];
+        let time = time.map(Timespec::try_from).transpose().map_err(io::Error::other)?;
+        let room = into.len().min(AT_ONCE);
+        let (events, _) = epoll::wait(&self.0, &mut events[..room], time.as_ref())?;
+        for (into, event) in into.iter_mut().zip(&*events) {
+            use epoll::EventFlags as Flags;
+            let flags = event.flags;
+            *into = Event {
+                token: event.data.u64(),
+                readable: flags.contains(Flags::IN),
+                writable: flags.contains(Flags::OUT),
+                hung_up: flags.intersects(Flags::RDHUP | Flags::HUP | Flags::ERR),
+            };
+        }
+        Ok(events.len())
+    }
+
+    fn add(&self, source: &impl AsFd, token: u64, flags: epoll::EventFlags) -> io::Result<()> {
+        Ok(epoll::add(&self.0, source, epoll::EventData::new_u64(token), flags)?)
+    }
+}
