@@ -1,4 +1,9 @@
-//! A door for fuzz targets: two sides, while somebody damages everything that they share.
+//! A door for fuzz targets: two sides, while somebody damages everything that they share; and what devices of other hosts
+//! say ([`network`]).
+
+pub mod network;
+
+mod frames;
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -10,6 +15,7 @@ use fulmen_verbs::{QueuePairKind, RecvRequest, RemoteAddr, SendOp, SendRequest};
 use crate::Profile;
 use crate::layout::{directory, wire};
 use crate::sides::{FENCED, LEN, Side, plain_side, shared_words, side};
+pub use frames::{HostileStream, Said, Transport};
 
 /// What is connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
