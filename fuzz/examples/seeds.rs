@@ -28,6 +28,9 @@ fn main() {
     for sort in 0..6 {
         write("soft_shared", &format!("sort-{sort}"), &soft(sort));
     }
+    for (name, bytes) in fulmen_soft::fuzzing::network::sayings() {
+        write("soft_hello", name, &bytes);
+    }
 }
 
 /// What two sides of soft devices do in turns, with a damaged word now and then.

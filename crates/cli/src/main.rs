@@ -12,6 +12,7 @@ mod devices;
 mod doctor;
 mod logging;
 mod output;
+mod plan;
 mod probe;
 mod run;
 mod simulate;
@@ -43,6 +44,7 @@ enum Command {
     Doctor(doctor::Args),
     Trace(trace::Args),
     Simulate(simulate::Args),
+    Plan(plan::Args),
     Verbs(verbs::Args),
     #[command(name = run::SUPERVISE, hide = true)]
     Supervise(run::SuperviseArgs),
@@ -74,6 +76,7 @@ fn main() -> ExitCode {
         Command::Doctor(args) => logged(verbose, || doctor::doctor(args)),
         Command::Trace(args) => logged(verbose, || trace::trace(args)),
         Command::Simulate(args) => logged(verbose, || simulate::simulate(args)),
+        Command::Plan(args) => logged(verbose, || plan::plan(args)),
         Command::Verbs(args) => logged(verbose, || verbs::verbs(args)),
         Command::BenchRank(spec) => logged(verbose, || bench::rank(spec)),
         Command::DemoRank => logged(verbose, demo::rank),
@@ -116,6 +119,7 @@ fn exit_code(error: &anyhow::Error) -> u8 {
         Some(error) => error.exit_code(),
         None if error.is::<bench::BenchError>()
             || error.is::<logging::FilterError>()
+            || error.is::<plan::PlanError>()
             || error.is::<simulate::SimulateError>()
             || error.is::<probe::ProbeError>()
             || error.is::<verbs::VerbsError>() =>

@@ -31,6 +31,7 @@ mod deadline;
 mod error;
 mod group;
 mod messages;
+pub mod model;
 mod p2p;
 mod request;
 mod windows;

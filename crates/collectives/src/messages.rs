@@ -32,16 +32,29 @@ const GROUP: u32 = 2;
 const GROUPS: u64 = 1 << 46;
 
 /// Bytes of a header: the call, and which one it is.
-const HEADER: usize = 24;
+pub(crate) const HEADER: usize = 24;
 
 /// The longest contribution that travels in the header's message.
-const SHORT: usize = 4 << 10;
+pub(crate) const SHORT: usize = 4 << 10;
 
 /// The longest message: what may be under way to a rank at a time.
 const SEGMENT: usize = 256 << 10;
 
 /// The longest text that tells why a rank failed.
 const POISON: usize = 256;
+
+/// The pieces of an all-reduce by messages, one after the other.
+pub(crate) fn pieces(len: usize, ranks: usize) -> impl Iterator<Item = Range<usize>> {
+    let step = ranks * SEGMENT;
+    (0..len).step_by(step).map(move |start| start..(start + step).min(len))
+}
+
+/// The part of such a piece that a rank reduces.
+pub(crate) fn share(piece: &Range<usize>, ranks: usize, rank: usize) -> Range<usize> {
+    let each = piece.len().div_ceil(ranks).next_multiple_of(64);
+    let start = (piece.start + rank * each).min(piece.end);
+    start..(start + each).min(piece.end)
+}
 
 pub(crate) struct Messages {
     fabric: Fabric,
@@ -97,13 +110,11 @@ impl Messages {
             request.complete(0..call.bytes(), Stores::Cached, part);
             return Ok(());
         }
-        let step = if call.kind == Kind::AllReduce { self.size * SEGMENT } else { SEGMENT };
-        for start in (0..call.bytes()).step_by(step) {
-            let piece = start..(start + step).min(call.bytes());
-            match call.kind {
-                Kind::AllReduce => self.all_reduce(request, ongoing, piece)?,
-                _ => self.exchange_piece(request, ongoing, piece)?,
-            }
+        if call.kind == Kind::AllReduce {
+            return pieces(call.bytes(), self.size).try_for_each(|piece| self.all_reduce(request, ongoing, piece));
+        }
+        for start in (0..call.bytes()).step_by(SEGMENT) {
+            self.exchange_piece(request, ongoing, start..(start + SEGMENT).min(call.bytes()))?;
         }
         Ok(())
     }
@@ -202,11 +213,7 @@ impl Messages {
         ongoing: &mut Ongoing<'_>,
         piece: Range<usize>,
     ) -> Result<(), CollectiveError> {
-        let share = piece.len().div_ceil(self.size).next_multiple_of(64);
-        let of = |rank: usize| {
-            let start = (piece.start + rank * share).min(piece.end);
-            start..(start + share).min(piece.end)
-        };
+        let of = |rank| share(&piece, self.size, rank);
         let mine = of(self.rank);
         let mut exchange = Exchange::new(self, DATA_TAG);
         for peer in self.peers().filter(|_| !mine.is_empty()) {

@@ -7,6 +7,7 @@
 //! - [`Window`]: memory of every rank that all ranks map.
 //! - [`Fabric::share`], [`Fabric::remote`]: memory of a rank on which others work while it does something else.
 //! - [`Fabric::regroup`]: going on without ranks that were lost, or with others in their place.
+//! - [`model`]: what operations cost over a device, reckoned beforehand.
 //! - [`recorder`]: what this rank did last, for `fulmen trace`.
 //! - [`Fabric::wait`]: waiting with a deadline and an eye on the peers.
 #![forbid(unsafe_code)]
@@ -26,6 +27,7 @@ pub mod launch;
 mod liveness;
 mod map;
 mod messages;
+pub mod model;
 mod muster;
 mod onesided;
 mod options;

@@ -2,12 +2,14 @@
 
 mod machine;
 
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use fulmen_fabric::conformance::{Bench, Verdict, names, run, run_some};
-use fulmen_fabric::{Cables, FabricOptions, Providers};
+use fulmen_fabric::{Cables, FabricOptions, Providers, Tcp};
 use fulmen_reach::Node;
-use fulmen_soft::{Profile, SoftDevice};
+use fulmen_soft::{NetworkOptions, Profile, SoftDevice, SoftOptions};
+use fulmen_trust::Authority;
 use fulmen_verbs::{Device, FaultPlan, Faulty, Odds};
 
 /// Ranks map one another's memory.
@@ -78,6 +80,36 @@ impl Bench for Cabled {
     }
 }
 
+/// The software device, by TCP, as if each rank were on a host of its own.
+struct Hosts {
+    profile: Profile,
+    /// What seals it.
+    authority: Option<Authority>,
+}
+
+impl Bench for Hosts {
+    fn name(&self) -> String {
+        format!("{} TCP {}", if self.authority.is_some() { "sealed" } else { "plain" }, self.profile)
+    }
+
+    fn providers(&self, rank: u32) -> Result<Providers, String> {
+        let node = node()?;
+        let seal = self.authority.as_ref().map(|authority| authority.identity(&format!("rank {rank}")));
+        let seal = seal.transpose().map_err(|error| error.to_string())?;
+        let tcp = Some(Tcp { sealed: seal.is_some(), instead: None });
+        let mut network = NetworkOptions::new((Ipv4Addr::LOCALHOST, 0).into());
+        // No other node has the same name.
+        (network.host, network.seal) = (Some(*node.address().name()), seal);
+        let options = SoftOptions { network: Some(network), ..SoftOptions::new(self.profile) };
+        let device = SoftDevice::open_as(&node, options).map_err(|error| error.to_string())?;
+        Ok(Providers { devices: vec![device], tcp, ..Providers::default() })
+    }
+
+    fn options(&self, options: FabricOptions) -> FabricOptions {
+        FabricOptions { windows: false, ..options }
+    }
+}
+
 /// The same over a device that goes wrong now and then.
 struct Broken {
     profile: Profile,
@@ -123,6 +155,29 @@ fn cables_infiniband() {
     let wanted = |case: &str| full || ["one-sided", "keys", "regroup"].iter().any(|theme| case.starts_with(theme));
     let bench = Cabled(Profile::Infiniband);
     run_some(&bench, &wanted, &mut |case, verdict| println!("{}: {case}: {verdict:?}", bench.name())).assert_passed();
+}
+
+#[test]
+fn tcp_infiniband() {
+    run(&Hosts { profile: Profile::Infiniband, authority: None }).assert_passed();
+}
+
+#[test]
+fn tcp_thunderbolt() {
+    run(&Hosts { profile: Profile::Thunderbolt, authority: None }).assert_passed();
+}
+
+/// The bytes take another way through the connection; all else is the same.
+#[test]
+fn tcp_sealed() {
+    let full = std::env::var_os("FULMEN_TEST_TIER").is_some_and(|tier| tier == "full");
+    let wanted = |case: &str| full || ["messages", "one-sided", "regroup"].iter().any(|theme| case.starts_with(theme));
+    let authority = Some(Authority::from_secret(&[7; 32]).unwrap());
+    for profile in if full { &Profile::ALL[..] } else { &[Profile::Infiniband] } {
+        let bench = Hosts { profile: *profile, authority: authority.clone() };
+        run_some(&bench, &wanted, &mut |case, verdict| println!("{}: {case}: {verdict:?}", bench.name()))
+            .assert_passed();
+    }
 }
 
 #[test]

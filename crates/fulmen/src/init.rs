@@ -1,16 +1,17 @@
 //! From the environment to a group.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use fulmen_collectives::{CollectiveError, Group};
 use fulmen_fabric::{
-    Cables, DEFAULT_TIMEOUT, Fabric, FabricOptions, JoinError, Launch, LaunchError, Muster, OptionsError, Providers,
-    Session, StartError,
+    Cables, DEFAULT_TIMEOUT, Fabric, FabricOptions, JoinError, Launch, LaunchError, OptionsError, Session, StartError,
 };
-use fulmen_reach::{Node, ReachError};
-use fulmen_soft::{OpenError, Profile, SoftDevice, UnknownProfile};
+use fulmen_reach::ReachError;
+use fulmen_soft::{OpenError, UnknownProfile};
 
-use crate::machine;
+use crate::choose::{TCP, Wish, choose};
+use crate::network::{self, Network};
 
 /// Why a program could not become a rank of a group.
 #[derive(Debug, thiserror::Error)]
@@ -54,15 +55,44 @@ pub enum InitError {
         /// Why not.
         cause: fulmen_system::OpenError,
     },
-    /// Ranks are on several hosts, and this one has no device that connects it with others.
+    /// A variable is no address.
     #[error(
-        "rank {rank} is on another host, whose memory cannot be mapped, and no device of this machine can be used instead: {cause}; `fulmen doctor` looks for what is wrong"
+        "FULMEN_ADDRESS is \"{0}\": give the IP address of this host by which the others reach it, such as 10.0.0.1"
     )]
-    Apart {
+    Address(String),
+    /// Other hosts do not reach this one by its address.
+    #[error(
+        "rank {rank} is on another host, from which {address} does not lead to this one: set FULMEN_ADDRESS here to the IP address by which the others reach this host"
+    )]
+    Near {
+        /// The address.
+        address: IpAddr,
         /// The first rank that is on another host.
         rank: u32,
-        /// Why there is no device.
-        cause: fulmen_system::OpenError,
+    },
+    /// A variable has a value that it cannot have.
+    #[error("{name} is \"{value}\": {expected}")]
+    Variable {
+        /// The variable.
+        name: &'static str,
+        /// What it says.
+        value: String,
+        /// What it may say.
+        expected: &'static str,
+    },
+    /// RDMA was required, and not all ranks have it.
+    #[error(
+        "{cause}; TCP is refused, since RDMA is required (FULMEN_REQUIRE=rdma): `fulmen doctor` looks for what is missing"
+    )]
+    Required {
+        /// What stands in the way.
+        cause: String,
+    },
+    /// RDMA was required, and something else asked for.
+    #[error("FULMEN_REQUIRE=rdma and {what} are both set: unset the one that is not meant")]
+    Contrary {
+        /// What else was asked for.
+        what: &'static str,
     },
     /// Two kinds of devices were asked for.
     #[error("FULMEN_DEVICE={device} and FULMEN_PROFILE={profile} are both set: unset the one that is not meant")]
@@ -85,29 +115,59 @@ pub enum InitError {
 pub struct Options {
     /// How ranks are connected, and the deadline of operations.
     pub fabric: FabricOptions,
-    /// The machine's device over which ranks talk, by name, or `any` for those that work; it needs `fabric.windows` off.
-    /// None: the software device of `fabric.profile`, or shared memory.
+    /// The machine's device over which ranks talk, by name, or `any` for those that work, or [`TCP`] for the software device, by TCP
+    /// between hosts; it needs `fabric.windows` off. None: the software device of `fabric.profile`, or shared memory on one host, and
+    /// else the machines' devices, or TCP where they do not work.
     pub device: Option<String>,
+    /// How ranks reach other hosts where they talk by TCP.
+    pub network: Network,
+    /// Whether ranks on several hosts have to use RDMA, and never TCP.
+    pub require_rdma: bool,
     /// Which devices lead to which rank, where the launcher says so ([`launch`](crate::launch)): these are used, unless
     /// `device` or a profile asks for others.
     pub cables: Option<Cables>,
 }
 
 impl Options {
-    /// What `FULMEN_DEVICE` and the variables of [`FabricOptions::from_env`] say, and the defaults. A device turns windows off.
+    /// What `FULMEN_DEVICE`, `FULMEN_ADDRESS`, `FULMEN_TRUSTED_RAIL`, `FULMEN_REQUIRE` and the variables of
+    /// [`FabricOptions::from_env`] say, and the defaults. A device turns windows off.
     ///
     /// # Errors
-    /// [`InitError::Options`] for a value that means nothing, [`InitError::TwoDevices`] for two that exclude each other.
+    /// [`InitError::Options`], [`InitError::Address`] and [`InitError::Variable`] for a value that means nothing,
+    /// [`InitError::TwoDevices`] for two that exclude each other.
     pub fn from_env() -> Result<Options, InitError> {
-        let device = std::env::var_os("FULMEN_DEVICE").map(|name| name.to_string_lossy().trim().to_owned());
-        Options::new(FabricOptions::from_env()?, device.filter(|name| !name.is_empty()))
+        let lookup = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+        Options::from_lookup(FabricOptions::from_env()?, lookup)
     }
 
-    fn new(fabric: FabricOptions, device: Option<String>) -> Result<Options, InitError> {
-        match (device, &fabric.profile) {
-            (Some(device), Some(profile)) => Err(InitError::TwoDevices { device, profile: profile.clone() }),
-            (Some(device), None) => Ok(Options { fabric, ..Options::default() }.over(device)),
-            (None, _) => Ok(Options { fabric, ..Options::default() }),
+    fn from_lookup(fabric: FabricOptions, lookup: impl Fn(&str) -> Option<String>) -> Result<Options, InitError> {
+        let lookup = |name| lookup(name).map(|value: String| value.trim().to_owned()).filter(|value| !value.is_empty());
+        let one_of = |name, values: [(&str, bool); 2], expected| match lookup(name) {
+            None => Ok(false),
+            Some(value) => values
+                .into_iter()
+                .find(|(known, _)| *known == value)
+                .map(|(_, means)| means)
+                .ok_or_else(|| InitError::Variable { name, value: value.escape_debug().collect(), expected }),
+        };
+        let network = Network {
+            address: lookup(network::ADDRESS).as_deref().map(network::parse).transpose()?,
+            trusted: one_of(
+                "FULMEN_TRUSTED_RAIL",
+                [("1", true), ("0", false)],
+                "give 1 where nobody else is in the network between the hosts, or 0 to have TCP sealed",
+            )?,
+            apart: false,
+        };
+        let require_rdma =
+            one_of("FULMEN_REQUIRE", [("rdma", true); 2], "give rdma to refuse TCP between hosts, or unset it")?;
+        let options = Options { fabric, network, require_rdma, ..Options::default() };
+        match (lookup("FULMEN_DEVICE"), &options.fabric.profile) {
+            (Some(device), Some(profile)) if device != TCP => {
+                Err(InitError::TwoDevices { device, profile: profile.clone() })
+            }
+            (Some(device), _) => Ok(options.over(device)),
+            (None, _) => Ok(options),
         }
     }
 
@@ -117,6 +177,14 @@ impl Options {
         self.device = Some(device.into());
         self.fabric.windows = false;
         self
+    }
+
+    /// Over TCP between all ranks, also between those of one host, as if each were on a host of its own: to measure and to test
+    /// what ranks on several hosts do.
+    #[must_use]
+    pub fn apart(mut self) -> Options {
+        self.network.apart = true;
+        self.over(TCP)
     }
 
     /// With another deadline for meeting and for operations.
@@ -148,55 +216,20 @@ impl Options {
 
     /// Forms the group of the ranks of a session. When one rank fails, all do.
     ///
-    /// Ranks talk over the devices that the options name. If they name none and all ranks are on one host, they map one
-    /// another's memory; else they talk over the first device of each machine that works.
+    /// Ranks talk over the devices that the options name. If they name none and all ranks are on one host, they map one another's
+    /// memory. On several hosts they talk over the first device of each machine that works; where one has none, all talk over the
+    /// software device, by TCP between hosts. Where there is RDMA, or should be, that is logged as a warning, is told by
+    /// [`Fabric::fallback`], and is refused if [`Options::require_rdma`] says so. A profile and several hosts: TCP by its rules.
     ///
     /// # Errors
     /// As [`Options::init`].
     pub fn init_with(self, session: Session) -> Result<Group, InitError> {
-        let Options { fabric, device, cables } = self;
-        let choose =
-            |muster: &Muster<'_>, fabric: &mut FabricOptions| choose(muster, fabric, device.as_deref(), cables);
-        let fabric = Fabric::start_where(session, fabric, choose)?;
+        let Options { fabric, device, cables, network, require_rdma } = self;
+        let wish = Wish { device, cables, network, require_rdma };
+        let fabric = Fabric::start_where(session, fabric, |muster, fabric| choose(muster, fabric, &wish))?;
         tracing::debug!(rank = fabric.rank(), size = fabric.size(), link = %fabric.link_kind(), "joined");
         Ok(Group::new(fabric)?)
     }
-}
-
-/// This process's means to reach others.
-fn choose(
-    muster: &Muster<'_>,
-    fabric: &mut FabricOptions,
-    device: Option<&str>,
-    cables: Option<Cables>,
-) -> Result<Providers, InitError> {
-    if let Some(name) = device {
-        let devices = machine::open(name).map_err(|cause| InitError::Machine { name: name.to_owned(), cause })?;
-        return Ok(Providers { devices, ..Providers::default() });
-    }
-    if let Some(profile) = &fabric.profile {
-        let profile: Profile = profile.parse()?;
-        let node = Node::open()?;
-        let device = SoftDevice::open(&node, profile)?;
-        return Ok(Providers { node: Some(node), devices: vec![device], ..Providers::default() });
-    }
-    if let Some(cables) = cables {
-        fabric.windows = false;
-        let devices = machine::open_cabled(&cables).map_err(|refused| {
-            let machine::NotOpened { name, rank, cause } = refused;
-            InitError::Cable { name: name.to_owned(), rank, cause }
-        })?;
-        return Ok(Providers { devices, cables: Some(cables), ..Providers::default() });
-    }
-    let hosts = muster.hosts();
-    if fabric.windows && !hosts.are_one() {
-        fabric.windows = false;
-        let rank = hosts.elsewhere().unwrap_or(0);
-        let devices = machine::open(machine::ANY).map_err(|cause| InitError::Apart { rank, cause })?;
-        tracing::info!(rank, "ranks are on several hosts: they talk over devices");
-        return Ok(Providers { devices, ..Providers::default() });
-    }
-    Ok(Providers { node: Some(Node::open()?), ..Providers::default() })
 }
 
 /// The group of all ranks that this program was started as; of one, if it was started by itself. To be called once a
@@ -218,5 +251,43 @@ fn tell(problem: InitError) -> Result<Options, InitError> {
             Fabric::start_or_tell(session, FabricOptions::default(), Err(problem)).map(|_| Options::default())
         }
         None => Err(problem),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(variables: &[(&str, &str)]) -> Result<Options, InitError> {
+        let of = |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned());
+        let profile = of("FULMEN_PROFILE");
+        Options::from_lookup(FabricOptions { windows: profile.is_none(), profile, ..FabricOptions::default() }, of)
+    }
+
+    #[test]
+    fn tcp_is_a_device_that_takes_a_profile() {
+        let options = with(&[("FULMEN_DEVICE", "tcp"), ("FULMEN_PROFILE", "thunderbolt")]).unwrap();
+        assert_eq!((options.device.as_deref(), options.fabric.windows), (Some(TCP), false));
+        let error = with(&[("FULMEN_DEVICE", "mlx5_0"), ("FULMEN_PROFILE", "thunderbolt")]).unwrap_err();
+        assert!(matches!(error, InitError::TwoDevices { .. }), "{error}");
+        assert!(Options::default().apart().network.apart);
+    }
+
+    #[test]
+    fn what_the_network_is_like_is_read() {
+        let options = with(&[("FULMEN_ADDRESS", "10.0.0.1"), ("FULMEN_TRUSTED_RAIL", "1"), ("FULMEN_REQUIRE", "rdma")]);
+        let options = options.unwrap();
+        let network = Network { address: Some(IpAddr::from([10, 0, 0, 1])), trusted: true, apart: false };
+        assert_eq!((options.network, options.require_rdma), (network, true));
+        let options = with(&[("FULMEN_TRUSTED_RAIL", "0"), ("FULMEN_REQUIRE", "")]).unwrap();
+        assert_eq!((options.network, options.require_rdma), (Network::default(), false));
+    }
+
+    #[test]
+    fn nonsense_is_refused_with_the_variable_and_the_way_out() {
+        for (name, value) in [("FULMEN_TRUSTED_RAIL", "yes"), ("FULMEN_REQUIRE", "speed"), ("FULMEN_ADDRESS", "here")] {
+            let text = with(&[(name, value)]).unwrap_err().to_string();
+            assert!(text.contains(name) && text.contains(value) && text.contains("give"), "{text}");
+        }
     }
 }

@@ -45,14 +45,17 @@
 //! The environment: `FULMEN_TIMEOUT` (the deadline of operations in seconds, 60 by default), `FULMEN_POOL` (the size of the
 //! memory for buffers, such as `4G`; 1 GiB by default, of which only what is used takes memory), `FULMEN_PROFILE` (the
 //! device profile over which ranks talk instead of shared memory), `FULMEN_DEVICE` (the machine's own device that they use
-//! instead, by name, or `any` that works), `FULMEN_VERIFY_DATA` (`1`: everything that ranks send one
+//! instead, by name, or `any` that works, or `tcp`), `FULMEN_VERIFY_DATA` (`1`: everything that ranks send one
 //! another carries a checksum), `FULMEN_SILENCE` (how long a rank may be stopped until it counts as lost, 10 s by default);
 //! [`launch`] lists what launchers set: `fulmen run`, and others that are read as well.
 #![forbid(unsafe_code)]
 
+mod choose;
 mod init;
 mod machine;
+mod network;
 
+pub use choose::TCP;
 pub use fulmen_cluster::sync;
 pub use fulmen_collectives::{
     Buffer, CollectiveError, Complex64, DType, Data, Element, Group, Outgoing, ReduceOp, Unsupported,
@@ -63,6 +66,7 @@ pub use fulmen_fabric::{
 };
 pub use half::{bf16, f16};
 pub use init::{InitError, Options, init};
+pub use network::Network;
 
 /// What most programs need.
 pub mod prelude {
@@ -71,6 +75,7 @@ pub mod prelude {
 
 /// The pieces that [`init`] puts together, for programs that meet in another way.
 pub mod parts {
+    pub use fulmen_collectives as collectives;
     pub use fulmen_fabric as fabric;
     pub use fulmen_gpu as gpu;
     pub use fulmen_kernels as kernels;

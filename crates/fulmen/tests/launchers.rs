@@ -112,6 +112,9 @@ fn a_rank() {
             group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
             assert!(data.iter().all(|sum| *sum == 6));
             println!("\ndone: {} of {}, {}", group.rank(), group.size(), group.fabric().link_kind());
+            if let Some(instead) = group.fabric().fallback() {
+                println!("instead: {instead}");
+            }
             if role == "reduce and wait" {
                 std::thread::sleep(Duration::from_millis(500));
             }
@@ -290,23 +293,70 @@ fn the_world_ends_with_rank_zero() {
     }
 }
 
-#[test]
-fn ranks_on_several_hosts_need_a_device() {
+/// Three ranks, of which the last is on another host; no host has a library for RDMA.
+fn on_two_hosts(role: &str, more: impl Fn(u32) -> Vec<(&'static str, String)>) -> Vec<String> {
     let home = tempfile::tempdir().unwrap();
     let (_, variables) = dialects(home.path()).swap_remove(4);
     let start = |rank: u32| {
         let host = format!("host {}", rank / 2);
-        let more = [("FULMEN_HOST_ID", host), ("FULMEN_VERBS_LIBRARY", "/nonexistent/libibverbs.so.1".into())];
-        start("told", home.path(), &[&variables(rank)[..], &more].concat())
+        let library = "/nonexistent/libibverbs.so.1".to_owned();
+        let hosts = vec![("FULMEN_HOST_ID", host), ("FULMEN_VERBS_LIBRARY", library)];
+        start(role, home.path(), &[variables(rank), hosts, more(rank)].concat())
     };
     let ranks: Vec<_> = (0..SIZE).map(start).collect();
-    for (rank, process) in ranks.into_iter().enumerate() {
-        let said = process.rest();
-        let told = said.lines().find_map(|line| line.strip_prefix("told: ")).unwrap_or_else(|| panic!("{said}"));
-        let elsewhere = if rank == 2 { "rank 0 is on another host" } else { "rank 2 is on another host" };
-        for part in [elsewhere, "/nonexistent/libibverbs.so.1", "fulmen doctor"] {
-            assert!(told.contains(part), "{part}: {told}");
+    ranks.into_iter().map(Rank::rest).collect()
+}
+
+fn told(said: &str) -> &str {
+    said.lines().find_map(|line| line.strip_prefix("told: ")).unwrap_or_else(|| panic!("{said}"))
+}
+
+#[test]
+fn ranks_on_several_hosts_talk_by_tcp() {
+    // The same, whatever they are told of it: nothing, the device by its name, other rules, that nobody listens.
+    for more in [
+        vec![],
+        vec![("FULMEN_DEVICE", "tcp")],
+        vec![("FULMEN_PROFILE", "thunderbolt")],
+        vec![("FULMEN_PROFILE", "infiniband"), ("FULMEN_TRUSTED_RAIL", "1")],
+        vec![("FULMEN_DEVICE", "tcp"), ("FULMEN_PROFILE", "thunderbolt"), ("FULMEN_ADDRESS", "127.0.0.1")],
+    ] {
+        let given = |_| more.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
+        for (rank, said) in on_two_hosts("reduce", given).into_iter().enumerate() {
+            assert!(said.contains(&format!("done: {rank} of 3, TCP")), "{more:?}: {said}");
+            // It is a fallback where nobody asked for it.
+            let told = said.contains("instead: rank 0 has no RDMA device that works: the verbs library /nonexistent/");
+            assert_eq!(told, more.is_empty(), "{more:?}: {said}");
         }
+    }
+}
+
+#[test]
+fn tcp_is_refused_where_rdma_is_required() {
+    for said in on_two_hosts("told", |_| vec![("FULMEN_REQUIRE", "rdma".into())]) {
+        for part in ["rank 0", "/nonexistent/libibverbs.so.1", "FULMEN_REQUIRE=rdma", "fulmen doctor"] {
+            assert!(told(&said).contains(part), "{part}: {said}");
+        }
+    }
+}
+
+#[test]
+fn an_address_that_is_not_this_hosts_is_told_to_all() {
+    // Kept for documentation (RFC 5737).
+    let address = |rank| if rank == 1 { vec![("FULMEN_ADDRESS", "192.0.2.1".to_owned())] } else { vec![] };
+    for (rank, said) in on_two_hosts("told", address).into_iter().enumerate() {
+        assert!(told(&said).contains("192.0.2.1"), "{said}");
+        assert_eq!(told(&said).contains("rank 1"), rank != 1, "{said}");
+    }
+}
+
+#[test]
+fn ranks_that_were_told_different_things_hear_of_it() {
+    // Rank 1 does not ask what the others have.
+    let more = |rank| if rank == 1 { vec![("FULMEN_DEVICE", "tcp".to_owned())] } else { vec![] };
+    for (rank, said) in on_two_hosts("told", more).into_iter().enumerate() {
+        assert!(told(&said).contains("start all ranks alike"), "{said}");
+        assert_eq!(told(&said).contains("rank 1"), rank != 1, "{said}");
     }
 }
 

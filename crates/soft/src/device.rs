@@ -19,7 +19,7 @@ use crate::datagrams::Datagrams;
 use crate::directory::Directory;
 use crate::domain::{Domain, DomainHandle};
 use crate::layout::directory as at;
-use crate::network::{Door, End, Network, Place, Verdict};
+use crate::network::{Door, Network, Place};
 use crate::pair::Pair;
 use crate::progress::{self, Progress};
 use crate::registrations::Registrations;
@@ -445,12 +445,6 @@ impl DeviceCore {
         while self.lingers_on(key) && Instant::now() < until {
             thread::yield_now();
         }
-    }
-}
-
-impl Door for DeviceCore {
-    fn knock(&self, _from: &End, number: u32) -> Verdict {
-        self.pair(number).map_or(Verdict::NoSuchPair, |_| Verdict::InError)
     }
 }
 

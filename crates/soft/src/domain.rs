@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use fulmen_memory::Region;
+use fulmen_memory::{Exposed, Region};
 use fulmen_verbs::{
     Access, AddressHandle, AddressPath, Claim, MemoryRegion, ProtectionDomain, QueuePair, QueuePairInit, QueuePairKind,
     SharedReceiveQueue, VerbsError,
@@ -14,6 +14,7 @@ use crate::datagrams;
 use crate::device::DeviceCore;
 use crate::pair::PairHandle;
 use crate::registrations::Registration;
+use crate::wire::Cause;
 use crate::{shared, vm};
 
 pub(crate) struct Domain {
@@ -48,6 +49,8 @@ impl ProtectionDomain for DomainHandle {
                     problem: format!("peers cannot map this memory, and it is not exposed: {cause}"),
                 })?);
             }
+        } else if remote && device.info.capabilities.write && device.network.is_some() {
+            served = Some(alias(region).map_err(|cause| device.system("register", &cause))?);
         }
         let claim = device.budgets.memory_regions.take()?;
         let registration = Registration { region, range: range.clone(), access, domain: self.0.number, served };
@@ -82,6 +85,13 @@ impl ProtectionDomain for DomainHandle {
     fn create_ah(&self, path: &AddressPath) -> Result<Arc<dyn AddressHandle>, VerbsError> {
         datagrams::create_address(&self.0, path)
     }
+}
+
+/// The bytes of a region that peers may write, at other addresses: this process works on them for peers of other hosts as
+/// peers of this host do, whichever blocks a pool has cut out of the region.
+fn alias(region: &Region) -> Result<Exposed, Cause> {
+    let Some(fd) = region.fd() else { return Err("it cannot be mapped twice".into()) };
+    Ok(Region::from_fd(fd.try_clone_to_owned()?, region.len())?.expose()?)
 }
 
 /// A registration, which ends when it is dropped.

@@ -1,4 +1,7 @@
-//! A door for fuzz targets: two sides, while somebody damages everything that they share.
+//! A door for fuzz targets: two sides, while somebody damages everything that they share; and what devices of other hosts
+//! say ([`network`]).
+
+pub mod network;
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

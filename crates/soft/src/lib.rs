@@ -64,7 +64,6 @@ mod domain;
 #[doc(hidden)]
 pub mod fuzzing;
 mod layout;
-#[allow(dead_code, unused_imports, reason = "queue pairs use it")]
 mod network;
 #[cfg(test)]
 mod numbered;

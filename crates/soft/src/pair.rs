@@ -4,7 +4,9 @@ mod across;
 mod ask;
 mod connect;
 mod handle;
+mod link;
 mod message;
+mod network;
 mod post;
 mod receive;
 mod send;
@@ -16,7 +18,6 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Instant;
 
-use fulmen_reach::ring::Consumer;
 use fulmen_verbs::{
     Access, AsyncEvent, Completion, CompletionOpcode, CompletionStatus, Path, QueuePairInit, QueuePairKind,
     QueuePairLimits, QueuePairState, RecvRequest, Transition, VerbsError,
@@ -28,10 +29,10 @@ use crate::device::{Lingering, lock, pair_slot};
 use crate::directory::SharedPair;
 use crate::domain::Domain;
 use crate::patience::Patience;
-use crate::remote::Remote;
 use crate::shared::{Fed, SharedQueue};
-use crate::wire::{OwnWire, PeerWire};
+use crate::wire::OwnWire;
 pub(crate) use handle::PairHandle;
+use link::Link;
 use receive::Turn;
 pub(crate) use send::each_piece;
 use send::{Send, Timers};
@@ -109,15 +110,6 @@ struct Inner {
 struct Recv {
     request: RecvRequest,
     depth: u64,
-}
-
-/// What a connected queue pair has of its peer.
-struct Link {
-    remote: Arc<Remote>,
-    wire: PeerWire,
-    ring: Consumer,
-    /// What the peer brings that it was asked for.
-    answers: Consumer,
 }
 
 /// What driving a queue pair gave.
@@ -240,12 +232,17 @@ impl Pair {
     pub(crate) fn drive(&self, clock: bool) -> Driven {
         let mut inner = self.inner();
         let inner = &mut *inner;
-        if inner.link.is_none() {
-            return Driven::default();
-        }
-        let mut worked = self.receive(inner) != Turn::Idle;
-        if !inner.sends.is_empty() {
+        let mut worked = match &inner.link {
+            None => return Driven::default(),
+            Some(Link::Near(_)) => self.receive(inner) != Turn::Idle,
+            Some(Link::Far(_)) => self.drive_far(inner),
+        };
+        let busy = !inner.sends.is_empty();
+        if busy {
             worked |= self.advance(inner);
+        }
+        self.tell(inner, !worked);
+        if busy {
             inner.looks = if worked { 0 } else { inner.looks + 1 };
             if (clock || inner.looks.is_multiple_of(LOOKS_PER_CLOCK)) && !inner.sends.is_empty() {
                 let next = self.look_at_clock(inner).into_iter().chain(inner.patience.until()).min();
@@ -257,7 +254,8 @@ impl Pair {
 
     pub(crate) fn peer_works_on(&self, key: u32) -> bool {
         let inner = self.inner();
-        inner.link.as_ref().is_some_and(|link| link.remote.is_alive() && link.wire.works_on(key))
+        // What a peer on another host asks for is done under the lock that was taken above, or that of the table.
+        matches!(&inner.link, Some(Link::Near(near)) if near.remote.is_alive() && near.wire.works_on(key))
     }
 
     fn complete_send(&self, wr_id: u64, status: CompletionStatus, opcode: CompletionOpcode, byte_len: u32) {
@@ -287,6 +285,7 @@ impl Pair {
         for send in inner.sends.drain(..) {
             self.complete_send(send.wr_id, CompletionStatus::Flushed, send.opcode(), 0);
         }
+        self.release_unused(inner);
         for recv in inner.recvs.drain(..) {
             self.complete_recv(recv.request.wr_id, CompletionStatus::Flushed);
         }
@@ -308,10 +307,23 @@ impl Pair {
 
     /// Lets go of the peer, which was told.
     fn unlink(&self, inner: &mut Inner) {
-        if let Some(link) = inner.link.take() {
-            link.remote.wake();
-            // It may be in the middle of a WRITE, for which whoever uses the memory otherwise has to wait.
-            inner.lingering = self.domain.device.linger(link.remote, link.wire);
+        match inner.link.take() {
+            None => {}
+            Some(Link::Near(near)) => {
+                near.remote.wake();
+                // It may be in the middle of a WRITE, for which whoever uses the memory otherwise has to wait.
+                inner.lingering = self.domain.device.linger(near.remote, near.wire);
+            }
+            Some(Link::Far(far)) => self.part_far(*far, Pair::words(inner)),
+        }
+    }
+
+    /// Gives RECVs back to the shared queue that were promised to a peer and of which nothing came.
+    fn release_unused(&self, inner: &mut Inner) {
+        let Some(shared) = &self.shared else { return };
+        let used = usize::from(inner.filled > 0);
+        for recv in inner.recvs.drain(used.min(inner.recvs.len())..).rev() {
+            shared.give_back(recv.request);
         }
     }
 
@@ -340,7 +352,7 @@ impl Pair {
     }
 
     fn forget_recvs(&self, inner: &mut Inner) {
-        for recv in inner.recvs.drain(..) {
+        for recv in inner.recvs.drain(..).rev() {
             if let Some(shared) = &self.shared {
                 shared.give_back(recv.request);
             }
@@ -397,11 +409,21 @@ impl Pair {
                 let Some(new) = link else { unreachable!("connected above") };
                 let nanoseconds = min_rnr_timer.duration().as_nanos() as u64;
                 inner.wire.set_gids(device.gids()[usize::from(path.local_gid_index)], path.remote_gid);
-                inner.wire.connect(new.wire.incarnation, nanoseconds, new.remote.process().is_some());
                 inner.state = QueuePairState::ReadyToReceive;
-                // The peer may have sent already, and waits.
-                new.remote.wake();
-                inner.link = Some(new);
+                match new {
+                    Link::Near(near) => {
+                        inner.wire.connect(near.wire.incarnation, nanoseconds, near.remote.process().is_some());
+                        // The peer may have sent already, and waits.
+                        near.remote.wake();
+                        inner.link = Some(Link::Near(near));
+                    }
+                    Link::Far(far) => {
+                        // Queue pairs of this host that name this one find it taken.
+                        inner.wire.connect(far.incarnation(), nanoseconds, false);
+                        inner.link = Some(Link::Far(far));
+                        self.start_far(inner, nanoseconds);
+                    }
+                }
                 // What it has sent is seen by the device's thread, which may sleep, if nobody polls.
                 device.progress.kick();
             }

@@ -64,7 +64,9 @@ impl Profile {
         }
     }
 
-    pub(crate) fn capabilities(self) -> Capabilities {
+    /// What a device of this profile can do.
+    #[must_use]
+    pub fn capabilities(self) -> Capabilities {
         let rich = self == Profile::Infiniband;
         Capabilities {
             rc: rich,

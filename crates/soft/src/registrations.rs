@@ -24,6 +24,8 @@ struct Entry {
     share: Option<ShareKey>,
     /// The region, if peers may ask this process to work on it for them.
     served: Option<Exposed>,
+    /// Where the region starts, as peers name it.
+    base: usize,
 }
 
 /// Slots that are free, each with the number of its next use.
@@ -59,7 +61,7 @@ pub(crate) struct Registration<'a> {
     pub(crate) access: Access,
     /// The number of the protection domain.
     pub(crate) domain: u64,
-    /// The region, if it cannot be mapped by peers that may reach it.
+    /// The bytes of the region, if it cannot be mapped by peers that may reach it.
     pub(crate) served: Option<Exposed>,
 }
 
@@ -101,7 +103,16 @@ impl Registrations {
         drop(slots);
         let slot = slot_of(key);
         let published = share.is_some() || served.is_some();
-        let entry = Entry { key, region: region.id(), range: range.clone(), access, domain, share, served };
+        let entry = Entry {
+            key,
+            region: region.id(),
+            range: range.clone(),
+            access,
+            domain,
+            share,
+            served,
+            base: region.addr(),
+        };
         let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
         if entries.len() <= slot {
             entries.resize(slot + 1, None);
@@ -160,7 +171,7 @@ impl Registrations {
         let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
         let entry = entries.get(slot_of(key))?.as_ref()?;
         let memory = entry.served.as_ref()?;
-        let at = usize::try_from(addr).ok()?.checked_sub(memory.addr())?;
+        let at = usize::try_from(addr).ok()?.checked_sub(entry.base)?;
         let end = at.checked_add(len)?;
         let fits = entry.key == key
             && entry.domain == domain

@@ -85,9 +85,12 @@ impl Host {
         processes::kill(self.0.inode).unwrap_or_else(|error| panic!("{self}: {error}"))
     }
 
-    /// Stops all processes on it, and says how many there were. [`Host::cont_all`] lets them go on.
+    /// Stops all processes on it, and says how many there are. [`Host::cont_all`] lets them go on.
+    ///
+    /// # Panics
+    /// If they do not stop.
     pub fn stop_all(&self) -> usize {
-        processes::signal(self.0.inode, Signal::STOP)
+        processes::stop(self.0.inode).unwrap_or_else(|error| panic!("{self}: {error}"))
     }
 
     /// Lets stopped processes go on.

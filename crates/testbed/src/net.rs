@@ -162,7 +162,7 @@ impl<'a> Plan<'a> {
             (tap, seat.mac)
         });
         let taps = wire.add(made.collect(), link).unwrap_or_else(|error| panic!("the wire: {error}"));
-        seats.iter().for_each(|seat| seat.host.ip(&seat.settings(&format!("txqueuelen {WAITING}"))));
+        bring_up(&seats, &format!("txqueuelen {WAITING}"));
         Net { seats, taps: Some(taps) }
     }
 
@@ -183,7 +183,7 @@ impl<'a> Plan<'a> {
                 bridge.ip(&lines);
             }
         }
-        seats.iter().for_each(|seat| seat.host.ip(&seat.settings("")));
+        bring_up(&seats, "");
         Net { seats, taps: None }
     }
 
@@ -204,13 +204,13 @@ impl<'a> Plan<'a> {
     }
 }
 
-impl Seat {
-    /// Lines for `ip`. No link-local address is made up, which would have the kernel send frames by itself.
-    fn settings(&self, more: &str) -> String {
-        let Seat { device, mac, v4, v6, .. } = self;
-        format!(
-            "link set {device} address {mac} addrgenmode none {more}\nlink set {device} up\n\
-             addr add {v4}/24 dev {device}\naddr add {v6}/64 dev {device} nodad\n"
-        )
+/// Brings the interfaces up, with more settings of theirs. No link-local address is made up, which would have the kernel send
+/// frames by itself; and an interface has its addresses, of which the kernel tells others, when all of them take frames.
+fn bring_up(seats: &[Seat], more: &str) {
+    for Seat { host, device, mac, .. } in seats {
+        host.ip(&format!("link set {device} address {mac} addrgenmode none {more}\nlink set {device} up\n"));
+    }
+    for Seat { host, device, v4, v6, .. } in seats {
+        host.ip(&format!("addr add {v4}/24 dev {device}\naddr add {v6}/64 dev {device} nodad\n"));
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, PidfdFlags, Signal};
 
-/// How long processes that were killed may take to end.
+/// How long processes that were stopped may take to stand still, and those that were killed to end.
 const ENDING: Duration = Duration::from_secs(20);
 
 /// Those whose network namespace has this inode, this process left out. The caller holds the namespace, so that the number means
@@ -29,21 +29,47 @@ pub(crate) fn signal(namespace: u64, signal: Signal) -> usize {
     of(namespace).iter().filter(|pid| send(pid)).count()
 }
 
-/// Kills all of them and those that they started meanwhile, and returns once none runs; says how many it killed.
-pub(crate) fn kill(namespace: u64) -> io::Result<usize> {
+/// Stops all of them and those that they started meanwhile, and returns once none runs; says how many there are.
+pub(crate) fn stop(namespace: u64) -> io::Result<usize> {
     let end = Instant::now() + ENDING;
-    let mut killed = 0;
     loop {
-        match signal(namespace, Signal::KILL) {
-            0 if of(namespace).is_empty() => return Ok(killed),
-            more => killed = killed.max(more),
+        let all = of(namespace);
+        if all.iter().all(|pid| stands_still(*pid)) {
+            return Ok(all.len());
         }
-        if Instant::now() > end {
-            let left = of(namespace);
-            return Err(io::Error::other(format!("processes {left:?} were killed {ENDING:?} ago and still run")));
-        }
-        std::thread::sleep(Duration::from_millis(1));
+        signal(namespace, Signal::STOP);
+        wait_until(end, || format!("processes {all:?} were stopped {ENDING:?} ago and still run"))?;
     }
+}
+
+/// Kills all of them and those that they started meanwhile, and returns once none runs; says how many there were. None does
+/// anything about the end of another one, since all are stopped before.
+pub(crate) fn kill(namespace: u64) -> io::Result<usize> {
+    // One that cannot be stopped may still be killed.
+    let stopped = stop(namespace).unwrap_or(0);
+    let end = Instant::now() + ENDING;
+    while !of(namespace).is_empty() {
+        signal(namespace, Signal::KILL);
+        wait_until(end, || format!("processes {:?} were killed {ENDING:?} ago and still run", of(namespace)))?;
+    }
+    Ok(stopped)
+}
+
+fn wait_until(end: Instant, failure: impl FnOnce() -> String) -> io::Result<()> {
+    if Instant::now() > end {
+        return Err(io::Error::other(failure()));
+    }
+    std::thread::sleep(Duration::from_millis(1));
+    Ok(())
+}
+
+/// Stopped; or in the kernel, from where it does not come back before it stops, and where the parent of a process that is
+/// about to become a program waits for that.
+fn stands_still(pid: Pid) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
+    // The name before it is in parentheses, and may have some.
+    let state = stat.rsplit(") ").next().and_then(|rest| rest.chars().next());
+    !matches!(state, Some('R' | 'S' | 'I'))
 }
 
 /// A process that has ended, whether it was waited for or not, is in none.

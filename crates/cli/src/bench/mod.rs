@@ -19,7 +19,7 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use fulmen::DType;
+use fulmen::{DType, TCP};
 
 pub use measure::{Effort, Subject, measure};
 pub use operation::{Kind, Op, Row};
@@ -71,9 +71,13 @@ pub struct Args {
     /// Use the software RDMA device with the limits and rules of this hardware, instead of shared memory.
     #[arg(long, value_enum, env = "FULMEN_PROFILE")]
     profile: Option<Profile>,
-    /// Use this RDMA device of the machine (`fulmen devices` lists them), or `any` that works, instead of shared memory.
-    #[arg(long, value_name = "NAME", env = run::DEVICE, value_parser = device_name, conflicts_with = "profile")]
+    /// Use this RDMA device of the machine (`fulmen devices` lists them), or `any` that works, instead of shared memory; or `tcp`:
+    /// the software device as between hosts, by TCP, although all ranks are on this one. It keeps a --profile's rules.
+    #[arg(long, value_name = "NAME", env = run::DEVICE, value_parser = device_name)]
     device: Option<String>,
+    /// Do not seal what goes by TCP, to see what that costs.
+    #[arg(long)]
+    trusted_rail: bool,
     /// Verify what ranks send one another by checksums, to see what that costs.
     #[arg(long)]
     verify_data: bool,
@@ -162,6 +166,16 @@ pub enum BenchError {
         needed: u64,
         /// What there is, in MiB.
         available: u64,
+    },
+    /// A device has its own rules.
+    #[error(
+        "--device {device} and --profile {profile} exclude each other: only `--device tcp` keeps a profile's rules"
+    )]
+    TwoDevices {
+        /// The device.
+        device: String,
+        /// The profile.
+        profile: &'static str,
     },
     /// A rank takes two queue pairs for each other one.
     #[error(
@@ -284,8 +298,12 @@ struct Told {
 
 /// Starts the ranks and shows what they measure.
 pub fn bench(args: Args, verbose: u8) -> anyhow::Result<ExitCode> {
-    let Args { spec, ranks, profile, device, verify_data, json } = args;
+    let Args { spec, ranks, profile, device, trusted_rail, verify_data, json } = args;
     spec.check(ranks)?;
+    let by_tcp = device.as_deref() == Some(TCP);
+    if let (Some(device), Some(profile), false) = (&device, profile, by_tcp) {
+        return Err(BenchError::TwoDevices { device: device.clone(), profile: profile.name() }.into());
+    }
     check_device(ranks, profile)?;
     // Room for the buffers, whatever the pool's cuts waste, and for what the group itself takes.
     let pool = spec.buffers(ranks).saturating_mul(5) / 4 + (64 << 20);
@@ -295,8 +313,14 @@ pub fn bench(args: Args, verbose: u8) -> anyhow::Result<ExitCode> {
     let mut job = Job::own(ranks, profile, verbose, spec.args(), Output::Read(reader(told.clone(), json)))?;
     job.env.push(("FULMEN_POOL", pool.to_string()));
     job.env.extend(verify_data.then(run::verified));
+    job.env.extend(trusted_rail.then(|| ("FULMEN_TRUSTED_RAIL", "1".into())));
     if !json {
         let place = match (profile, &device) {
+            (profile, Some(_)) if by_tcp => format!(
+                "{} TCP{}",
+                if trusted_rail { "plain" } else { "sealed" },
+                profile.map(|profile| format!(", software {} device", profile.name())).unwrap_or_default()
+            ),
             (Some(profile), _) => format!("software {} device", profile.name()),
             (None, Some(device)) => format!("device {device}"),
             (None, None) => "shared memory".to_string(),

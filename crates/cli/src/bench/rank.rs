@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use fulmen::{Complex64, DType, Group, ReduceOp, bf16, f16};
+use fulmen::{Complex64, DType, Group, Options, ReduceOp, TCP, bf16, f16};
 
 use super::cases::{Case, case};
 use super::machine;
@@ -18,7 +18,11 @@ const SHORT: u64 = 64 << 10;
 
 /// Measures all sizes as one rank of the group.
 pub fn run(spec: &Spec) -> anyhow::Result<()> {
-    let group = fulmen::init()?;
+    let group = match Options::from_env() {
+        // This machine stands for several.
+        Ok(options) if options.device.as_deref() == Some(TCP) => options.apart().init(),
+        _ => fulmen::init(),
+    }?;
     pin();
     let ranks = group.size();
     let mut wrong = 0;

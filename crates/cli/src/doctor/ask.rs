@@ -1,5 +1,6 @@
 //! Questions that a child process answers, since the answer may be a crash or none.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -11,11 +12,11 @@ use fulmen::parts::verbs::{Device, GidEntry, GidKind, LinkLayer};
 use serde::de::DeserializeOwned;
 
 use super::facts::{
-    AddressFacts, DeviceFacts, LibraryFacts, ListedFacts, NeedsFacts, PortFacts, Refusal, capabilities,
+    AddressFacts, DeviceFacts, LibraryFacts, ListedFacts, NeedsFacts, PortFacts, ReachFacts, Refusal, capabilities,
 };
 use super::gpu::{GpuFacts, MemoryFacts};
 use super::root::Root;
-use super::{ASK, gpu, network};
+use super::{ASK, gpu, network, tcp};
 use crate::child::{self, Trouble};
 use crate::devices::try_windows;
 
@@ -38,6 +39,13 @@ pub enum Question {
     GpuMemory { name: String },
     /// What stands at a coordinator's address.
     Address { address: String },
+    /// By which address other hosts would reach ranks here: this one, or that of the way to a coordinator.
+    Reach {
+        #[arg(long)]
+        own: Option<IpAddr>,
+        #[arg(long)]
+        coordinator: Option<String>,
+    },
 }
 
 /// Answers, in the child.
@@ -51,6 +59,7 @@ pub fn answer(question: Question) -> anyhow::Result<ExitCode> {
         Question::Gpus => child::answer(|| Ok(gpu::gpus())),
         Question::GpuMemory { name } => child::answer(|| Ok(gpu::register(&name))),
         Question::Address { address } => child::answer(|| Ok(network::look(&address))),
+        Question::Reach { own, coordinator } => child::answer(|| Ok(tcp::look(own, coordinator.as_deref()))),
     }
 }
 
@@ -162,5 +171,13 @@ impl Asker {
     /// What stands at a coordinator's address.
     pub fn address(&self, address: &str) -> Result<AddressFacts, Trouble> {
         self.ask(&["address", "--", address])
+    }
+
+    /// By which address other hosts would reach ranks here.
+    pub fn reach(&self, own: Option<IpAddr>, coordinator: Option<&str>) -> Result<ReachFacts, Trouble> {
+        let own = own.map(|own| format!("--own={own}"));
+        let coordinator = coordinator.map(|address| format!("--coordinator={address}"));
+        let options: Vec<&str> = own.iter().chain(&coordinator).map(String::as_str).collect();
+        self.ask(&[&["reach"], &options[..]].concat())
     }
 }

@@ -1,6 +1,6 @@
 //! What child processes tell: plain facts, from which the checks draw their conclusions.
 
-use std::net::{Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use fulmen::parts::fabric::{FabricOptions, Need, needs};
 use fulmen::parts::system::{OpenError, Symbol};
@@ -221,6 +221,21 @@ pub enum AddressFacts {
     NotAllowed(SocketAddr),
     /// It is no address, its name is not known, or it is none where ranks can meet.
     Unknown(String),
+}
+
+/// By which address other hosts would reach ranks here.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum ReachFacts {
+    /// A listener there was reached.
+    Reached(IpAddr),
+    /// Only programs of this host reach it.
+    Near(IpAddr),
+    /// Nothing can listen there.
+    NotOwn(IpAddr, String),
+    /// A listener there was not reached.
+    Closed(IpAddr, String),
+    /// The machine has no such address.
+    None,
 }
 
 impl NeedsFacts {

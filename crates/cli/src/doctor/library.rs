@@ -36,7 +36,10 @@ pub fn checks(asker: &Asker, wanted: Wanted, checks: &mut Vec<Check>) -> Vec<Lis
         Wanted::Told if name == DEVICES => Check::not_applicable(name, refusal.sentence),
         _ => Check::warning(
             name,
-            format!("{}; ranks of one host need none, ranks of several do", refusal.sentence),
+            format!(
+                "{}; ranks of one host need none, and ranks of several talk by TCP, which is slower",
+                refusal.sentence
+            ),
             refusal.fix,
         ),
     };

@@ -12,12 +12,14 @@ mod platform;
 mod report;
 mod root;
 mod system;
+mod tcp;
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use fulmen::Options;
+use fulmen::{Options, TCP};
 
 use crate::output::{NOBODY_LISTENS, show};
 use crate::run::positive_seconds;
@@ -57,7 +59,9 @@ pub struct Args {
 pub fn doctor(args: Args) -> anyhow::Result<ExitCode> {
     let asker = Asker { patience: args.patience };
     let root = Root(args.root);
-    let (device, own_library) = (chosen("FULMEN_DEVICE"), chosen("FULMEN_VERBS_LIBRARY"));
+    // TCP is no device of the machine.
+    let device = chosen("FULMEN_DEVICE").filter(|name| name != TCP);
+    let own_library = chosen("FULMEN_VERBS_LIBRARY");
     let mut rdma = platform::switched_on(&root, &asker);
     if own_library.is_some() && rdma.outcome == Outcome::Warning {
         let sentence = format!("{}; but FULMEN_VERBS_LIBRARY names a library that may do without", rdma.sentence);
@@ -69,11 +73,13 @@ pub fn doctor(args: Args) -> anyhow::Result<ExitCode> {
         (false, _) => Wanted::Hoped,
     };
     let device = device.filter(|name| name != "any");
-    let mut checks = vec![system::version(&root), options(), shared_memory(&asker), rdma];
+    let (options, address) = options();
+    let mut checks = vec![system::version(&root), options, shared_memory(&asker), rdma];
     let listed = library::checks(&asker, wanted, &mut checks);
     Survey { asker: &asker, root: &root, peers: args.peers }.checks(&listed, device.as_deref(), &mut checks);
     checks.extend(gpu::checks(&asker, &root, &listed));
     checks.extend([system::single_copy(&root), system::huge_pages(&root), system::clock(&root)]);
+    checks.push(tcp::check(address, args.coordinator.as_deref(), &asker));
     checks.extend(network::checks(args.coordinator.as_deref(), &asker));
     let report = Report::new(checks);
     let text = if args.json { serde_json::to_string(&report)? + "\n" } else { report.describe() };
@@ -86,10 +92,12 @@ fn chosen(variable: &str) -> Option<String> {
     std::env::var_os(variable).map(|value| value.to_string_lossy().into_owned()).filter(|value| !value.is_empty())
 }
 
-/// Whether the environment's options mean something.
-fn options() -> Check {
+/// Whether the environment's options mean something, and the address that they name.
+fn options() -> (Check, Option<IpAddr>) {
     const NAME: &str = "options";
-    match Options::from_env() {
+    let options = Options::from_env();
+    let address = options.as_ref().ok().and_then(|options| options.network.address);
+    let check = match options {
         Ok(Options { fabric, .. }) => Check::ok(
             NAME,
             format!(
@@ -105,7 +113,8 @@ fn options() -> Check {
             let (sentence, fix) = whole.rsplit_once(": ").unwrap_or((&whole, "unset it"));
             Check::failure(NAME, sentence, fix)
         }
-    }
+    };
+    (check, address)
 }
 
 /// Whether ranks of this host can map one another's memory.

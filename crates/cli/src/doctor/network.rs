@@ -124,7 +124,7 @@ pub fn look(address: &str) -> AddressFacts {
 }
 
 /// Of several addresses that of IPv4, which is the one that ranks take.
-fn first(addresses: impl Iterator<Item = SocketAddr>) -> Option<SocketAddr> {
+pub fn first(addresses: impl Iterator<Item = SocketAddr>) -> Option<SocketAddr> {
     addresses.min_by_key(|address| !address.is_ipv4())
 }
 

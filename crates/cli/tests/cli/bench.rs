@@ -69,6 +69,21 @@ fn every_operation_is_right_in_both_memories() {
 }
 
 #[test]
+fn every_operation_is_right_by_tcp() {
+    for op in OPS {
+        let sizes = ["--min", "64", "--max", "128K", "--factor", "1024"];
+        let rows = rows(&bench(&[&[op, "-n", "2", "--json", "--device", "tcp"], &sizes[..]].concat()));
+        assert_eq!(bytes(&rows), if op == "barrier" { &[0][..] } else { &[64, 64 << 10] }, "{op}");
+    }
+    let narrow = ["all-reduce", "-n", "3", "--device=tcp", "--profile=thunderbolt", "--trusted-rail", "--max=8"];
+    let ended = bench(&narrow);
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    assert!(ended.out.contains("plain TCP, software thunderbolt device"), "{}", ended.out);
+    let ended = bench(&["all-reduce", "--device=mlx5_0", "--profile=thunderbolt"]);
+    assert_eq!((ended.code, ended.err.lines().count()), (Some(2), 1), "{}", ended.err);
+}
+
+#[test]
 fn every_operation_is_right_over_devices() {
     for profile in ["infiniband", "thunderbolt"] {
         for op in OPS {

@@ -11,6 +11,7 @@ mod environment;
 mod kill;
 mod meet;
 mod output;
+mod plan;
 mod restart;
 mod signals;
 mod simulate;

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::setup::{ROCE, Setup};
 
-const NAMES: [&str; 21] = [
+const NAMES: [&str; 22] = [
     "system",
     "options",
     "shared memory",
@@ -26,6 +26,7 @@ const NAMES: [&str; 21] = [
     "single copy",
     "huge pages",
     "clock",
+    "tcp",
     "coordinator",
     "version",
 ];

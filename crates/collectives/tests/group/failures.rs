@@ -8,7 +8,7 @@ use fulmen_fabric::FabricError;
 use fulmen_soft::Profile;
 
 use crate::ranks::start;
-use crate::world::{Random, rounds, run, run_by_messages, run_group, run_over};
+use crate::world::{Random, rounds, run, run_by_messages, run_group, run_over, run_over_hosts};
 
 /// Ranks that wait for one another in vain do so for this long.
 const SHORT: Duration = Duration::from_secs(3);
@@ -104,9 +104,10 @@ fn ranks_that_call_different_things_by_messages_all_fail() {
                 assert!(matches!(later, CollectiveError::Poisoned { .. }), "{later}");
                 result.unwrap_err()
             };
-            let errors = match turn % 3 {
+            let errors = match turn % 4 {
                 0 => run_by_messages(3, body),
                 1 => run_over(Profile::Infiniband, 3, body),
+                2 => run_over_hosts(Profile::Infiniband, 3, body),
                 _ => run_over(Profile::Thunderbolt, 3, body),
             };
             check_mismatch(&format!("{what}, {count}"), &errors);

@@ -1,7 +1,10 @@
 //! Collectives among ranks that are threads of this process.
 
+#[path = "../../../fabric/tests/fabric/counting.rs"]
+mod counting;
 mod failures;
 mod messages;
+mod model;
 mod ranks;
 mod reference;
 mod world;

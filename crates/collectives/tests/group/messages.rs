@@ -6,7 +6,7 @@ use fulmen_collectives::{CollectiveError, Group};
 use fulmen_fabric::FabricError;
 use fulmen_soft::Profile;
 
-use crate::world::{run_group, run_over};
+use crate::world::{run_group, run_over, run_over_hosts};
 
 #[test]
 fn elements_arrive_in_any_memory() {
@@ -58,6 +58,7 @@ fn registered_memory_is_lent_and_comes_back() {
     run_group(2, body);
     run_over(Profile::Infiniband, 2, body);
     run_over(Profile::Thunderbolt, 2, body);
+    run_over_hosts(Profile::Infiniband, 2, body);
 }
 
 #[test]
@@ -83,6 +84,7 @@ fn a_lent_buffer_goes_by_rendezvous() {
     };
     run_group(2, body);
     run_over(Profile::Infiniband, 2, body);
+    run_over_hosts(Profile::Infiniband, 2, body);
 }
 
 #[test]

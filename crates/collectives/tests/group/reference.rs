@@ -8,7 +8,7 @@ use fulmen_kernels::{as_bytes, reduce_into};
 use fulmen_soft::Profile;
 use half::{bf16, f16};
 
-use crate::world::{Random, rounds, run_by_messages, run_group, run_over, run_over_cables};
+use crate::world::{Random, rounds, run_by_messages, run_group, run_over, run_over_cables, run_over_hosts};
 
 /// A type of which tests make values.
 trait Sample: Element + Default {
@@ -336,6 +336,15 @@ fn random_operations_over_an_infiniband_device() {
 fn random_operations_over_a_thunderbolt_device() {
     for (size, few) in [(2, 40), (4, 10)] {
         run_over(Profile::Thunderbolt, size, |group| random_operations(group, few));
+    }
+}
+
+#[test]
+fn random_operations_between_hosts() {
+    for (profile, size, few) in
+        [(Profile::Infiniband, 2, 40), (Profile::Infiniband, 4, 10), (Profile::Thunderbolt, 3, 20)]
+    {
+        run_over_hosts(profile, size, |group| random_operations(group, few));
     }
 }
 

@@ -1,8 +1,11 @@
 //! Groups of ranks that are threads of this process.
 
+use std::net::Ipv4Addr;
+
 use fulmen_collectives::Group;
-use fulmen_fabric::{Cables, Fabric, Providers};
-use fulmen_soft::{Profile, SoftDevice};
+use fulmen_fabric::{Cables, Fabric, Providers, Tcp};
+use fulmen_reach::Node;
+use fulmen_soft::{NetworkOptions, Profile, SoftDevice, SoftOptions};
 
 use crate::ranks::{start, start_with};
 
@@ -32,6 +35,19 @@ pub fn run_over_cables<T: Send>(profile: Profile, size: u32, body: impl Fn(&Grou
         let devices: Vec<_> = (0..size).map(|_| SoftDevice::open(&node, profile).unwrap()).collect();
         let cables = devices.iter().map(|device| vec![device.info().name.clone()]).collect();
         Providers { devices, cables: Some(Cables(cables)), ..Providers::default() }
+    };
+    start_with(size, false, providers, |fabric| body(&Group::new(fabric).unwrap()))
+}
+
+/// Runs `body` on the group of `size` ranks, over devices of a profile by TCP, as if each rank were on a host of its own.
+pub fn run_over_hosts<T: Send>(profile: Profile, size: u32, body: impl Fn(&Group) -> T + Sync) -> Vec<T> {
+    let providers = |node: Node| {
+        let mut network = NetworkOptions::new((Ipv4Addr::LOCALHOST, 0).into());
+        // No other node has the same name.
+        network.host = Some(*node.address().name());
+        let options = SoftOptions { network: Some(network), ..SoftOptions::new(profile) };
+        let tcp = Some(Tcp { sealed: false, instead: None });
+        Providers { devices: vec![SoftDevice::open_as(&node, options).unwrap()], tcp, ..Providers::default() }
     };
     start_with(size, false, providers, |fabric| body(&Group::new(fabric).unwrap()))
 }

@@ -4,7 +4,6 @@ use std::io::{self, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use super::PROTOCOL_VERSION;
 use super::greeting::{GO_ON, Hello, MAGIC, excerpt, read_exact};
 
 /// Why no version came back.
@@ -22,15 +21,15 @@ pub enum AskError {
     Io(io::Error),
 }
 
-/// The version of the protocol that the coordinator at the other end speaks; [`PROTOCOL_VERSION`] is this build's. The
+/// The version of the protocol that the coordinator at the other end speaks; [`PROTOCOL_VERSION`](super::PROTOCOL_VERSION) is this build's. The
 /// connection is of no use afterwards.
 ///
 /// # Errors
 /// [`AskError`].
 pub fn version_of(stream: &mut TcpStream, timeout: Duration) -> Result<u16, AskError> {
     let deadline = Instant::now() + timeout;
-    let hello = Hello { version: PROTOCOL_VERSION, verdict: GO_ON, nonce: [0; 32] };
-    stream.set_write_timeout(Some(timeout)).and_then(|()| stream.write_all(&hello.to_bytes())).map_err(AskError::Io)?;
+    let hello = Hello::ours(GO_ON).to_bytes();
+    stream.set_write_timeout(Some(timeout)).and_then(|()| stream.write_all(&hello)).map_err(AskError::Io)?;
     // A coordinator of another version begins its answer like any other; the rest is not looked at.
     let (mut magic, mut version) = ([0; MAGIC.len()], [0; 2]);
     read_exact(stream, &mut magic, deadline).map_err(AskError::Io)?;
@@ -46,7 +45,7 @@ mod tests {
     use std::net::TcpListener;
     use std::thread;
 
-    use super::super::{Coordinator, Options, Secret};
+    use super::super::{Coordinator, Options, PROTOCOL_VERSION, Secret};
     use super::*;
 
     const LIMIT: Duration = Duration::from_secs(60);

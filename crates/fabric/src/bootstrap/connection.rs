@@ -1,15 +1,17 @@
 //! A rank's connection to the coordinator: how it comes about, what is written to it, how it ends.
 
-use std::io::{self, Write};
-use std::net::{Shutdown, TcpStream};
+use std::io;
+use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use fulmen_trust::{Identity, Sealed, TrustError};
+
 use super::coordinator::Serving;
 use super::error::JoinError;
-use super::greeting::{self, GreetError, left};
+use super::greeting::{self, CONTROL, GreetError, left};
 use super::message::{FROM_COORDINATOR, ToCoordinator, ToRank};
 use super::process;
 use super::reader::Shared;
@@ -23,15 +25,15 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 const FAREWELL: Duration = Duration::from_secs(2);
 /// How long the process that serves the coordinator waits for the other ranks to leave before it does.
 const LINGER: Duration = Duration::from_secs(10);
-/// The shortest time that the system lets a write take.
-const AT_ONCE: Duration = Duration::from_millis(1);
 
 /// What leads ranks to the coordinator: dropped before it.
 pub(super) type Beside = Box<dyn Send>;
 
 /// The connection of one process. All its sessions share it; the last one ends it.
 pub(super) struct Connection {
-    pub stream: TcpStream,
+    pub stream: Sealed,
+    /// By what this process is known.
+    pub identity: Identity,
     /// The rank that this process was launched as.
     pub launched: u32,
     /// Held by the thread that writes: what was queued, and is not written to its end.
@@ -48,9 +50,10 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub fn new(stream: TcpStream, launched: u32) -> Connection {
+    pub fn new(stream: Sealed, identity: Identity, launched: u32) -> Connection {
         Connection {
             stream,
+            identity,
             launched,
             writing: Mutex::default(),
             queued: Mutex::default(),
@@ -86,7 +89,9 @@ impl Connection {
     pub fn write(&self, pieces: &[&[u8]], end: Instant) -> io::Result<()> {
         let result = {
             let mut begun = lock(&self.writing);
-            self.write_queued(&mut begun, || left(end))
+            begun.append(&mut lock(&self.queued));
+            let before = std::mem::take(&mut *begun);
+            self.write_piece(&before, end)
                 .and_then(|()| pieces.iter().try_for_each(|piece| self.write_piece(piece, end)))
         };
         if matches!(&result, Err(error) if error.kind() == io::ErrorKind::TimedOut) {
@@ -111,45 +116,34 @@ impl Connection {
                 Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
                 Err(TryLockError::WouldBlock) => return,
             };
+            begun.append(&mut lock(&self.queued));
             // Where the connection has ended, its reader tells of that.
-            if self.write_queued(&mut begun, || Ok(AT_ONCE)).is_err() {
+            if self.begin(&mut begun).is_err() {
                 return;
             }
         }
     }
 
-    /// Writes what is queued. What is left of it stays begun.
-    fn write_queued(&self, begun: &mut Vec<u8>, patience: impl Fn() -> io::Result<Duration>) -> io::Result<()> {
-        begun.append(&mut lock(&self.queued));
+    /// Sends what can be sent without waiting. What is left of it stays begun.
+    fn begin(&self, begun: &mut Vec<u8>) -> io::Result<()> {
         while !begun.is_empty() {
-            let count = self.write_some(begun, patience()?)?;
+            let count = self.stream.try_write(begun)?;
             begun.drain(..count);
         }
-        Ok(())
+        self.stream.try_flush().map(drop)
     }
 
     fn write_piece(&self, piece: &[u8], end: Instant) -> io::Result<()> {
         let mut rest = piece;
         while !rest.is_empty() {
-            let count = self.write_some(rest, left(end)?)?;
-            rest = &rest[count..];
+            rest = &rest[self.stream.write(rest, left(end)?)?..];
         }
         Ok(())
     }
 
-    fn write_some(&self, bytes: &[u8], patience: Duration) -> io::Result<usize> {
-        self.stream.set_write_timeout(Some(patience))?;
-        match (&self.stream).write(bytes) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(0),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(io::ErrorKind::TimedOut.into()),
-            written => written,
-        }
-    }
-
     /// Ends the connection, and so its reader.
     pub fn shut_down(&self) {
-        // It may have ended before.
-        let _ = self.stream.shutdown(Shutdown::Both);
+        self.stream.shut_down();
     }
 
     /// Says goodbye unless this thread panics, and waits for the reader to end.
@@ -162,7 +156,7 @@ impl Connection {
             let _ = self.write(&[&head(&ToCoordinator::Goodbye, 0)], end);
         }
         // Closing with bytes unread would reset the connection and could take the goodbye back, so the coordinator ends it.
-        let _ = self.stream.shutdown(Shutdown::Write);
+        self.stream.finish();
         if !on_reader {
             shared.wait_for_reader(end);
         }
@@ -186,7 +180,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// A connection whose two sides know each other, and what the coordinator said to the rank that asked for its seat.
 pub(super) struct Admitted {
-    pub stream: TcpStream,
+    pub stream: Sealed,
+    pub identity: Identity,
     pub decoder: Decoder,
     pub answer: ToRank,
 }
@@ -195,19 +190,27 @@ pub(super) struct Admitted {
 /// still the one to reach.
 pub(super) fn connect(config: &JoinConfig, end: Instant, is_meant: &dyn Fn() -> bool) -> Result<Admitted, JoinError> {
     let JoinConfig { coordinator, deadline: waited, .. } = *config;
+    let host = rustix::system::uname();
+    let name = format!("rank {}, pid {} on {}", config.rank, std::process::id(), host.nodename().to_string_lossy());
+    let identity = config.secret.authority().and_then(|authority| authority.identity(&name));
+    let identity = identity.map_err(|error| JoinError::System(error.to_string()))?;
     let mut pause = FIRST_PAUSE;
     let mut cause = String::from("there was no time to try");
     loop {
         let Ok(rest) = left(end) else { return Err(JoinError::Unreachable { coordinator, waited, cause }) };
-        match attempt(config, rest, end) {
-            Ok(admitted) => return Ok(admitted),
+        match attempt(config, &identity, rest, end) {
+            Ok((stream, decoder, answer)) => return Ok(Admitted { stream, identity, decoder, answer }),
             Err(GreetError::Io(error)) => cause = error.to_string(),
-            Err(GreetError::Foreign(first)) => return Err(JoinError::ForeignProtocol { coordinator, first }),
+            Err(GreetError::Foreign(first) | GreetError::Trust(TrustError::NotTls { first })) => {
+                return Err(JoinError::ForeignProtocol { coordinator, first });
+            }
             Err(GreetError::Version(theirs)) => {
                 return Err(JoinError::Version { ours: super::PROTOCOL_VERSION, theirs });
             }
-            Err(GreetError::WrongSecret) => return Err(JoinError::WrongSecret(coordinator)),
-            Err(GreetError::NoRandomness(error)) => return Err(JoinError::System(error.to_string())),
+            Err(GreetError::Trust(error)) if error.is_stranger() => return Err(JoinError::WrongSecret(coordinator)),
+            Err(GreetError::Trust(error)) => {
+                return Err(JoinError::Unsealed { coordinator, cause: error.to_string() });
+            }
         }
         if !is_meant() {
             return Err(JoinError::Unreachable { coordinator, waited, cause });
@@ -217,44 +220,61 @@ pub(super) fn connect(config: &JoinConfig, end: Instant, is_meant: &dyn Fn() -> 
     }
 }
 
-fn attempt(config: &JoinConfig, rest: Duration, end: Instant) -> Result<Admitted, GreetError> {
+fn attempt(
+    config: &JoinConfig,
+    identity: &Identity,
+    rest: Duration,
+    end: Instant,
+) -> Result<(Sealed, Decoder, ToRank), GreetError> {
     let mut stream = TcpStream::connect_timeout(&config.coordinator, rest)?;
     // A port that nobody listens on can be given to the very connection that looks for it, which then meets itself.
     if stream.local_addr()? == stream.peer_addr()? {
         return Err(io::Error::from(io::ErrorKind::ConnectionRefused).into());
     }
-    stream.set_nodelay(true)?;
-    greeting::greet(&mut stream, &config.secret, end)?;
+    greeting::greet(&mut stream, end)?;
+    let stream = identity.connect(stream, CONTROL, end)?;
     let join =
         ToCoordinator::Join { rank: config.rank, size: config.size, pid: std::process::id(), pids: process::pids() };
-    stream.write_all(&head(&join, 0))?;
+    let join = head(&join, 0);
+    let mut rest = &join[..];
+    while !rest.is_empty() {
+        rest = &rest[stream.write(rest, left(end)?)?..];
+    }
     let mut decoder = Decoder::new(FROM_COORDINATOR);
     let frame = loop {
         if let Some(frame) = decoder.next().map_err(io::Error::other)? {
             break frame;
         }
-        // Byte by byte is slow and exact: what follows this frame stays for the reader.
-        let mut byte = [0];
-        greeting::read_exact(&mut stream, &mut byte, end)?;
-        decoder.push(&byte);
+        let mut bytes = [0; 256];
+        match stream.read(&mut bytes, left(end)?)? {
+            0 => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the connection was closed").into()),
+            // What follows this frame stays in the decoder for the reader.
+            count => decoder.push(&bytes[..count]),
+        }
     };
     let answer = frame.message().map_err(io::Error::other)?;
-    Ok(Admitted { stream, decoder, answer })
+    Ok((stream, decoder, answer))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::io::Read;
     use std::net::{Ipv4Addr, TcpListener};
 
     use super::*;
+    use crate::bootstrap::Secret;
 
     #[test]
     fn what_is_queued_waits_for_nobody_and_goes_first() {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let connection = Connection::new(TcpStream::connect(listener.local_addr().unwrap()).unwrap(), 0);
-        let (mut peer, _) = listener.accept().unwrap();
         let end = Instant::now() + Duration::from_secs(60);
+        let identity = Secret::generate().unwrap().authority().unwrap().identity("both").unwrap();
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let accepted = listener.accept().unwrap().0;
+        let (stream, peer) = thread::scope(|scope| {
+            let peer = scope.spawn(|| identity.accept(accepted, CONTROL, end).unwrap());
+            (identity.connect(stream, CONTROL, end).unwrap(), peer.join().unwrap())
+        });
+        let connection = Connection::new(stream, identity, 0);
         connection.queue(b"1");
         // Another thread writes.
         let writing = connection.writing.lock().unwrap();
@@ -265,17 +285,22 @@ mod tests {
         let mut filled = 0;
         let full = vec![b'5'; 1 << 20];
         loop {
-            match connection.write_some(&full, AT_ONCE) {
+            match connection.stream.try_write(&full) {
                 Ok(count) => filled += count,
-                Err(error) => break assert_eq!(error.kind(), io::ErrorKind::TimedOut),
+                Err(error) => break assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
             }
         }
         connection.queue(b"6");
         thread::scope(|scope| {
             let reads = scope.spawn(move || {
                 let mut all = Vec::new();
-                peer.read_to_end(&mut all).unwrap();
-                all
+                let mut piece = vec![0; 1 << 16];
+                loop {
+                    match peer.read(&mut piece, Duration::from_secs(60)).unwrap() {
+                        0 => return all,
+                        count => all.extend_from_slice(&piece[..count]),
+                    }
+                }
             });
             connection.write(&[b"7"], end).unwrap();
             connection.shut_down();

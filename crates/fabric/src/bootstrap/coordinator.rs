@@ -8,8 +8,10 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use fulmen_trust::{Authority, Identity};
+
 use super::message::{Failure, Formed, LostRank, Refusal};
-use super::secret::{Nonces, Secret, SecretError, random};
+use super::secret::{Secret, SecretError, random};
 use super::server::Server;
 use super::world::World;
 use super::{GREETING_TIMEOUT, Heartbeat, MAX_RANKS};
@@ -20,8 +22,7 @@ pub struct Coordinator {
     listener: TcpListener,
     address: SocketAddr,
     world: World,
-    secret: Secret,
-    nonces: Nonces,
+    identity: Identity,
     options: Options,
 }
 
@@ -110,6 +111,9 @@ pub enum BindError {
     /// No randomness.
     #[error(transparent)]
     Secret(#[from] SecretError),
+    /// No keys to be known by.
+    #[error("{0}")]
+    Keys(String),
     /// Anything else.
     #[error("cannot listen on {address}: {cause}")]
     System {
@@ -128,8 +132,8 @@ pub struct ServeError(#[from] io::Error);
 impl Coordinator {
     /// Takes an address for a world of `size` ranks. Port 0 takes any free port; [`Coordinator::local_addr`] tells which.
     ///
-    /// An address that other hosts reach lets in whoever holds the secret and nobody else, but what ranks then say is plain:
-    /// the network between the hosts must be trusted.
+    /// The address may be one that other hosts reach, or all of this host's (`0.0.0.0`, `[::]`): whoever holds the secret is let
+    /// in and nobody else, and nobody between can read or change what is said.
     pub fn bind(address: SocketAddr, size: u32, secret: Secret, options: Options) -> Result<Coordinator, BindError> {
         if !(1..=MAX_RANKS).contains(&size) {
             return Err(BindError::Size(size));
@@ -139,7 +143,8 @@ impl Coordinator {
             return Err(BindError::Heartbeat { every, silence });
         }
         let world = World::new(size, random()?).ending_with(options.ends_with);
-        let nonces = Nonces::new()?;
+        let named = |authority: Authority| authority.identity(&format!("the coordinator, pid {}", std::process::id()));
+        let identity = secret.authority().and_then(named).map_err(|error| BindError::Keys(error.to_string()))?;
         let system = |error: io::Error| match error.kind() {
             io::ErrorKind::AddrInUse => BindError::PortInUse(address),
             io::ErrorKind::PermissionDenied => BindError::NotAllowed(address),
@@ -149,7 +154,7 @@ impl Coordinator {
         let listener = TcpListener::bind(address).map_err(system)?;
         listener.set_nonblocking(true).map_err(system)?;
         let address = listener.local_addr().map_err(system)?;
-        Ok(Coordinator { listener, address, world, secret, nonces, options })
+        Ok(Coordinator { listener, address, world, identity, options })
     }
 
     /// Where ranks find it.
@@ -168,7 +173,7 @@ impl Coordinator {
         let address = self.address;
         let generation = self.world.generation();
         let seated = Arc::new(Seated::default());
-        let server = Server::new(self.listener, self.world, self.secret, self.nonces, self.options, seated.clone());
+        let server = Server::new(self.listener, self.world, self.identity, self.options, seated.clone());
         let thread = thread::Builder::new().name("fulmen-coord".into()).spawn(move || server.run(&stopped))?;
         Ok(Serving { address, generation, stop, seated, thread: Some(thread) })
     }

@@ -86,6 +86,14 @@ pub enum JoinError {
         "the coordinator at {0} and this rank do not hold the same secret: start the rank through the launcher of its world, or give all hosts the same key file (FULMEN_SECRET_FILE)"
     )]
     WrongSecret(SocketAddr),
+    /// The connection cannot be sealed, and not for want of the secret.
+    #[error("the connection to the coordinator at {coordinator} cannot be sealed: {cause}")]
+    Unsealed {
+        /// The address.
+        coordinator: SocketAddr,
+        /// Why not, and what to do.
+        cause: String,
+    },
     /// The coordinator's world does not have this rank.
     #[error("rank {rank} is outside the coordinator's world of {size} ranks: check FULMEN_RANK and FULMEN_SIZE")]
     RankOutside {

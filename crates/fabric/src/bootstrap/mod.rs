@@ -1,8 +1,8 @@
 //! Ranks meet at a coordinator.
 //!
 //! A [`Coordinator`] serves one world of a fixed number of ranks over TCP. Each rank opens one [`Session`] with it. Both
-//! sides prove that they hold the same [`Secret`] before anything else is parsed; then the rank takes its seat, and
-//! [`Session::join`] returns once every seat is taken. The coordinator chooses a random generation, the same for all.
+//! sides show that they hold the same [`Secret`], and seal the connection with it, before anything that they say is parsed
+//! ([`fulmen_trust`]); then the rank takes its seat, and [`Session::join`] returns once every seat is taken. The coordinator chooses a random generation, the same for all.
 //!
 //! On a session, ranks exchange blobs ([`Session::all_gather`]) and meet ([`Session::barrier`]). The connection stays open as
 //! a liveness signal: when a rank's connection ends without a goodbye, all others are told at once.
@@ -59,21 +59,20 @@
 //!
 //! # The bytes
 //!
-//! All integers are little-endian. A greeting of fixed size opens the connection, the same in every version of the protocol
-//! in its first 8 bytes:
+//! All integers are little-endian. A greeting of fixed size opens the connection, plain, so that another version and another
+//! protocol are named as such. In its first 8 bytes it is the same in every version:
 //!
 //! | from | bytes |
 //! |---|---|
-//! | rank | `FULM`, version (u16), 0 (u16), nonce (32) |
-//! | coordinator | `FULM`, version (u16), verdict (u16), nonce (32) |
-//! | rank | proof (32): keyed BLAKE3 over the rank's label, the version and both nonces |
-//! | coordinator | verdict (u16), proof (32): the same under the coordinator's label |
+//! | rank | `FULM`, version (u16), 0 (u16), 0 (32 bytes, which older versions wait for) |
+//! | coordinator | `FULM`, version (u16), verdict (u16), 0 (32 bytes) |
+//!
+//! Then both are in the middle of a handshake of TLS 1.3, the rank as the client: each shows a certificate of the authority that
+//! follows from the secret. The version is part of the handshake (as `fulmen-control/4`), so that whoever changes the plain one
+//! on the way gains nothing.
 //!
 //! Frames follow: length of the message (u32), length of the body (u32), the message in postcard, the body as it is. Both
 //! lengths are checked against the limits of the connection's state before a byte of the frame is stored.
-//!
-//! What crosses the connection after the greeting is plain, and nothing protects it from being read or changed on the way.
-//! So the coordinator's address is on loopback, as with `fulmen run`, or the network between the hosts is trusted.
 //!
 //! # A coordinator in a rank's process
 //!
@@ -87,7 +86,7 @@
 //! |---|---|
 //! | ranks of a world | [`MAX_RANKS`] |
 //! | a blob of an all-gather | [`MAX_BLOB`] |
-//! | time for a connection to greet, prove itself and take its seat | [`GREETING_TIMEOUT`] |
+//! | time for a connection to greet, show who it is and take its seat | [`GREETING_TIMEOUT`] |
 //! | connections at once without a seat | size + 16; the oldest makes way |
 //! | silence of a connection | [`Heartbeat`], 10 s by default (`fulmen run --silence`), with heartbeats every 2 s |
 //! | time for a process to end after its connection closed | 1 s; then it counts as one that may live |
@@ -126,7 +125,7 @@ pub use secret::{Secret, SecretError};
 pub use session::{JoinConfig, Session};
 
 /// The version of the protocol that this build speaks.
-pub const PROTOCOL_VERSION: u16 = 3;
+pub const PROTOCOL_VERSION: u16 = 4;
 
 /// The most ranks that a world can have.
 pub const MAX_RANKS: u32 = 4096;
@@ -134,7 +133,7 @@ pub const MAX_RANKS: u32 = 4096;
 /// The longest blob, in bytes, that a rank can give to an all-gather: 16 MiB.
 pub const MAX_BLOB: usize = 16 << 20;
 
-/// How long a connection may take to greet the coordinator, prove itself and ask for its seat, unless [`Options`] say
+/// How long a connection may take to greet the coordinator, show who it is and ask for its seat, unless [`Options`] say
 /// otherwise.
 pub const GREETING_TIMEOUT: Duration = Duration::from_secs(10);
 

@@ -6,10 +6,11 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use fulmen_trust::{Identity, Opening, Progress, Sealed, TrustError};
+
 use super::PROTOCOL_VERSION;
-use super::greeting::{GO_ON, HELLO, Hello, MAGIC, OTHER_VERSION, PROOF, WRONG_SECRET, answer, excerpt};
+use super::greeting::{CONTROL, GO_ON, Greeting, HELLO, Hello, OTHER_VERSION};
 use super::message::{ADMISSION, LossCause, Refusal, SEATED, ToRank};
-use super::secret::{Nonce, Nonces, Prover, Secret};
 use super::wire::{Decoder, Frame, FrameError, Shared, head};
 
 /// How long a refused connection may take to read its refusal. Closing at once could take the refusal back: bytes that
@@ -19,17 +20,18 @@ const DRAIN: Duration = Duration::from_secs(2);
 const TURN: usize = 1 << 20;
 
 pub(super) struct Peer {
-    pub stream: TcpStream,
+    channel: Channel,
     pub address: SocketAddr,
     pub stage: Stage,
     /// When a connection without a seat must have gone on, or gone.
     pub until: Instant,
-    /// Bytes of the greeting.
-    greeting: Vec<u8>,
+    greeting: Greeting,
     decoder: Decoder,
     outgoing: VecDeque<Shared>,
-    /// How much of the first of `outgoing` is sent.
+    /// How much of the first of `outgoing` the seal has taken.
     sent: usize,
+    /// The seal keeps bytes that the connection has not taken.
+    unsent: bool,
     /// Nothing can be sent any more. What is still to be read decides how the connection ended.
     mute: bool,
     /// The connection took no more bytes. When it takes some again, the other side has read: a sign of life.
@@ -38,10 +40,18 @@ pub(super) struct Peer {
     pub pinged: bool,
 }
 
+/// What carries the bytes.
+enum Channel {
+    /// Before the seal, and where there is none.
+    Plain(TcpStream),
+    Opening(Opening),
+    Sealed(Sealed),
+}
+
 #[derive(Clone, Copy)]
 pub(super) enum Stage {
     Hello,
-    Proof { rank: Nonce, coordinator: Nonce },
+    Seal,
     Admission,
     Seated { pid: u32 },
     Draining,
@@ -61,19 +71,29 @@ impl Peer {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
         Ok(Peer {
-            stream,
+            channel: Channel::Plain(stream),
             address,
             stage: Stage::Hello,
             until,
-            greeting: Vec::new(),
+            greeting: Greeting::default(),
             decoder: Decoder::new(ADMISSION),
             outgoing: VecDeque::new(),
             sent: 0,
+            unsent: false,
             mute: false,
             stalled: false,
             silent: Duration::ZERO,
             pinged: false,
         })
+    }
+
+    /// The socket, to watch it.
+    pub fn tcp(&self) -> &TcpStream {
+        match &self.channel {
+            Channel::Plain(stream) => stream,
+            Channel::Opening(opening) => opening.tcp(),
+            Channel::Sealed(sealed) => sealed.tcp(),
+        }
     }
 
     /// The process at the other end, once it is one of the world's.
@@ -89,8 +109,20 @@ impl Peer {
         self.pid().is_some()
     }
 
+    /// Whether there is something to hear of which the socket does not tell.
+    pub fn has_more(&self) -> bool {
+        match &self.channel {
+            Channel::Sealed(sealed) => !matches!(self.stage, Stage::Draining) && sealed.has_plaintext(),
+            Channel::Plain(_) | Channel::Opening(_) => false,
+        }
+    }
+
     pub fn wants_to_write(&self) -> bool {
-        !self.mute && !self.outgoing.is_empty()
+        match &self.channel {
+            Channel::Plain(_) => false,
+            Channel::Opening(opening) => opening.wants_to_write(),
+            Channel::Sealed(_) => !self.mute && (self.unsent || !self.outgoing.is_empty()),
+        }
     }
 
     pub fn seat(&mut self, pid: u32) {
@@ -107,7 +139,7 @@ impl Peer {
     /// Asks for a sign of life. What waits to be sent is asking enough: it is taken by a living rank only.
     pub fn ping(&mut self) {
         self.pinged = true;
-        if self.outgoing.is_empty() {
+        if self.outgoing.is_empty() && !self.unsent {
             self.send(Arc::new(head(&ToRank::Ping, 0)));
             self.flush();
         }
@@ -115,47 +147,39 @@ impl Peer {
 
     /// Sends what the connection takes now.
     pub fn flush(&mut self) {
-        while let Some(first) = self.outgoing.front() {
-            match (&self.stream).write(&first[self.sent..]) {
-                Ok(count) if count > 0 => {
-                    if std::mem::take(&mut self.stalled) {
-                        self.alive();
-                    }
-                    self.sent += count;
-                    if self.outgoing.front().is_some_and(|first| self.sent == first.len()) {
-                        self.outgoing.pop_front();
-                        self.sent = 0;
-                    }
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.stalled = true;
-                    return;
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                _ => {
-                    self.mute = true;
-                    self.outgoing.clear();
-                    return;
-                }
-            }
+        let Channel::Sealed(sealed) = &self.channel else { return };
+        if self.mute {
+            return;
         }
-        if matches!(self.stage, Stage::Draining) && !self.mute {
-            self.mute = true;
-            // An error means that the other side is gone, which reading will tell.
-            let _ = self.stream.shutdown(Shutdown::Write);
+        let before = sealed.sent();
+        let flushed = push(sealed, &mut self.outgoing, &mut self.sent);
+        if sealed.sent() != before && std::mem::take(&mut self.stalled) {
+            (self.silent, self.pinged) = (Duration::ZERO, false);
+        }
+        match flushed {
+            Ok(true) if matches!(self.stage, Stage::Draining) => {
+                sealed.finish();
+                self.mute = true;
+            }
+            Ok(all) => (self.unsent, self.stalled) = (!all, !all),
+            Err(_) => {
+                self.mute = true;
+                self.outgoing.clear();
+            }
         }
     }
 
     /// Says why the connection is refused, then listens only for its end.
     pub fn refuse(&mut self, refusal: &Refusal, now: Instant) {
-        match refusal {
-            Refusal::ForeignProtocol(_) => self.send(Arc::new(foreign_answer(&self.greeting))),
-            Refusal::Version { .. } => {
-                let hello = Hello { version: PROTOCOL_VERSION, verdict: OTHER_VERSION, nonce: [0; 32] };
-                self.send(Arc::new(hello.to_bytes().to_vec()));
+        match (&self.channel, refusal) {
+            (Channel::Plain(stream), Refusal::ForeignProtocol(_)) => {
+                answer(stream, &foreign_answer(self.greeting.bytes()))
             }
-            Refusal::WrongSecret => self.send(Arc::new(answer(WRONG_SECRET, None).to_vec())),
-            other => self.send(Arc::new(head(&ToRank::Refused(other.clone()), 0))),
+            (Channel::Plain(stream), Refusal::Version { .. }) => answer(stream, &Hello::ours(OTHER_VERSION).to_bytes()),
+            // What was wrong with the seal, its alert has said.
+            (Channel::Plain(stream), _) => answer(stream, &[]),
+            (Channel::Opening(_), _) => {}
+            (Channel::Sealed(_), refusal) => self.send(Arc::new(head(&ToRank::Refused(refusal.clone()), 0))),
         }
         self.stage = Stage::Draining;
         self.until = now + DRAIN;
@@ -163,30 +187,63 @@ impl Peer {
     }
 
     /// Reads what is there, one turn's worth.
-    pub fn hear(&mut self, secret: &Secret, nonces: &mut Nonces, scratch: &mut [u8]) -> Heard {
+    pub fn hear(mut self, identity: &Identity, scratch: &mut [u8]) -> (Peer, Heard) {
+        if let Channel::Plain(stream) = self.channel {
+            match self.stage {
+                Stage::Hello => match greet(&stream, &mut self.greeting) {
+                    Ok(true) => {
+                        self.stage = Stage::Seal;
+                        self.channel = Channel::Opening(identity.begin_accept(stream, CONTROL));
+                    }
+                    Ok(false) => {
+                        self.channel = Channel::Plain(stream);
+                        return (self, Heard::Frames(Vec::new()));
+                    }
+                    Err(heard) => {
+                        self.channel = Channel::Plain(stream);
+                        return (self, heard);
+                    }
+                },
+                _ => self.channel = Channel::Plain(stream),
+            }
+        }
+        if let Channel::Opening(opening) = self.channel {
+            match opening.advance() {
+                Progress::Open(sealed) => {
+                    self.stage = Stage::Admission;
+                    self.channel = Channel::Sealed(sealed);
+                }
+                Progress::Waits(opening) => {
+                    self.channel = Channel::Opening(opening);
+                    return (self, Heard::Frames(Vec::new()));
+                }
+                Progress::Failed(error, stream) => {
+                    self.channel = Channel::Plain(stream);
+                    return (self, unsealed(&error));
+                }
+            }
+        }
+        let heard = match (&self.channel, self.stage) {
+            (_, Stage::Draining) => listen_to_end(self.tcp(), scratch),
+            _ => self.listen(scratch),
+        };
+        (self, heard)
+    }
+
+    fn listen(&mut self, scratch: &mut [u8]) -> Heard {
         let mut frames = Vec::new();
         let mut turn = 0;
         while turn < TURN {
-            let count = match (&self.stream).read(scratch) {
+            let Channel::Sealed(sealed) = &self.channel else { break };
+            let count = match sealed.try_read(scratch) {
                 Ok(0) => return Heard::Ended(frames, LossCause::Closed),
                 Ok(count) => count,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => return Heard::Ended(frames, LossCause::Broken(error.kind().to_string())),
+                Err(error) => return Heard::Ended(frames, cause(&error)),
             };
             turn += count;
-            self.alive();
-            let bytes = &scratch[..count];
-            match self.stage {
-                Stage::Draining => continue,
-                Stage::Hello | Stage::Proof { .. } => {
-                    self.greeting.extend_from_slice(bytes);
-                    if let Err(refusal) = self.greet(secret, nonces) {
-                        return Heard::Refused(refusal);
-                    }
-                }
-                Stage::Admission | Stage::Seated { .. } => self.decoder.push(bytes),
-            }
+            (self.silent, self.pinged) = (Duration::ZERO, false);
+            self.decoder.push(&scratch[..count]);
             if let Err(error) = self.decode(&mut frames) {
                 return match self.stage {
                     Stage::Seated { .. } => Heard::Ended(frames, LossCause::Violation(error.to_string())),
@@ -204,55 +261,95 @@ impl Peer {
     /// One whole frame at most while there is no seat; bytes that came with it wait until it was looked at.
     fn decode(&mut self, frames: &mut Vec<Frame>) -> Result<(), FrameError> {
         match self.stage {
-            Stage::Admission => frames.extend(self.decoder.next()?),
             Stage::Seated { .. } => {
                 while let Some(frame) = self.decoder.next()? {
                     frames.push(frame);
                 }
             }
-            _ => {}
+            _ => frames.extend(self.decoder.next()?),
         }
         Ok(())
     }
+}
 
-    fn greet(&mut self, secret: &Secret, nonces: &mut Nonces) -> Result<(), Refusal> {
-        if matches!(self.stage, Stage::Hello) {
-            if self.greeting.len() >= MAGIC.len() && !self.greeting.starts_with(MAGIC) {
-                return Err(Refusal::ForeignProtocol(excerpt(&self.greeting)));
-            }
-            let Some((bytes, rest)) = self.greeting.split_first_chunk::<HELLO>() else { return Ok(()) };
-            let Some(hello) = Hello::from_bytes(bytes) else {
-                return Err(Refusal::ForeignProtocol(excerpt(&self.greeting)));
+/// Hands to the seal what it takes, and to the system what that takes; true if nothing is left.
+fn push(sealed: &Sealed, outgoing: &mut VecDeque<Shared>, sent: &mut usize) -> io::Result<bool> {
+    while let Some(first) = outgoing.front() {
+        match sealed.try_write(&first[*sent..]) {
+            Ok(count) => *sent += count,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+            Err(error) => return Err(error),
+        }
+        if *sent == first.len() {
+            outgoing.pop_front();
+            *sent = 0;
+        }
+    }
+    sealed.try_flush()
+}
+
+/// Hears a hello, and not a byte more; true once it was answered.
+fn greet(mut stream: &TcpStream, greeting: &mut Greeting) -> Result<bool, Heard> {
+    let ended = |cause| Heard::Ended(Vec::new(), cause);
+    let mut bytes = [0; HELLO];
+    loop {
+        let missing = greeting.missing();
+        let count = match stream.read(&mut bytes[..missing]) {
+            Ok(0) => return Err(ended(LossCause::Closed)),
+            Ok(count) => count,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(ended(cause(&error))),
+        };
+        if greeting.push(&bytes[..count]).map_err(Heard::Refused)? {
+            // A connection that has taken nothing yet has room for this.
+            return match stream.write(&Hello::ours(GO_ON).to_bytes()) {
+                Ok(HELLO) => Ok(true),
+                _ => Err(ended(LossCause::Broken("it takes no bytes".into()))),
             };
-            if hello.version != PROTOCOL_VERSION {
-                return Err(Refusal::Version { rank: hello.version, coordinator: PROTOCOL_VERSION });
-            }
-            self.greeting = rest.to_vec();
-            let nonce = nonces.next();
-            self.stage = Stage::Proof { rank: hello.nonce, coordinator: nonce };
-            let reply = Hello { version: PROTOCOL_VERSION, verdict: GO_ON, nonce };
-            self.send(Arc::new(reply.to_bytes().to_vec()));
-            self.flush();
         }
-        if let Stage::Proof { rank, coordinator } = self.stage {
-            let Some((proof, rest)) = self.greeting.split_first_chunk::<PROOF>() else { return Ok(()) };
-            // The comparison of hashes takes the same time wherever they differ.
-            if blake3::Hash::from_bytes(*proof) != secret.proof(Prover::Rank, &rank, &coordinator) {
-                return Err(Refusal::WrongSecret);
-            }
-            self.decoder.push(rest);
-            self.greeting = Vec::new();
-            self.stage = Stage::Admission;
-            let ours = secret.proof(Prover::Coordinator, &rank, &coordinator);
-            self.send(Arc::new(answer(GO_ON, Some(&ours)).to_vec()));
-            self.flush();
-        }
-        Ok(())
     }
+}
 
-    fn alive(&mut self) {
-        self.silent = Duration::ZERO;
-        self.pinged = false;
+/// Answers a connection that is refused in the plain. It has taken nothing yet, so that there is room.
+fn answer(mut stream: &TcpStream, bytes: &[u8]) {
+    // An error means that the other side is gone, which reading will tell.
+    let _ = stream.write(bytes);
+    let _ = stream.shutdown(Shutdown::Write);
+}
+
+/// Reads on, so that the other side reads what it was told.
+fn listen_to_end(mut stream: &TcpStream, scratch: &mut [u8]) -> Heard {
+    let mut turn = 0;
+    while turn < TURN {
+        match stream.read(scratch) {
+            Ok(0) => return Heard::Ended(Vec::new(), LossCause::Closed),
+            Ok(count) => turn += count,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Heard::Ended(Vec::new(), cause(&error)),
+        }
+    }
+    Heard::Frames(Vec::new())
+}
+
+/// What becomes of a connection that could not be sealed.
+fn unsealed(error: &TrustError) -> Heard {
+    if error.is_stranger() {
+        Heard::Refused(Refusal::WrongSecret)
+    } else if error.is_broken() {
+        Heard::Ended(Vec::new(), LossCause::Closed)
+    } else {
+        Heard::Refused(Refusal::Violation(error.to_string()))
+    }
+}
+
+/// How a connection ended.
+fn cause(error: &io::Error) -> LossCause {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof => LossCause::Closed,
+        _ if TrustError::behind(error).is_some() => LossCause::Violation(error.to_string()),
+        kind => LossCause::Broken(kind.to_string()),
     }
 }
 

@@ -3,10 +3,12 @@
 //! The thread and the connection stay when a new generation begins. Each session has a state of its own: with the word of the
 //! new generation, the thread turns to a new state, and the old one changes no more.
 
-use std::io::{self, Read};
+use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
+
+use fulmen_trust::TrustError;
 
 use super::connection::Connection;
 use super::error::{RegroupError, SessionError};
@@ -324,9 +326,6 @@ impl Reader {
         // Silence is counted in time-outs of reads, so that time in which this process did not run does not count.
         let tick = (self.silence / 8).max(Duration::from_millis(1));
         let mut silent = Duration::ZERO;
-        if let Err(error) = self.connection.stream.set_read_timeout(Some(tick)) {
-            return error.to_string();
-        }
         let mut scratch = vec![0; 64 << 10];
         loop {
             loop {
@@ -340,19 +339,20 @@ impl Reader {
                     Err(error) => return format!("it sent {error}"),
                 }
             }
-            match (&self.connection.stream).read(&mut scratch) {
+            match self.connection.stream.read(&mut scratch, tick) {
                 Ok(0) => return "it closed the connection".into(),
                 Ok(count) => {
                     silent = Duration::ZERO;
                     self.decoder.push(&scratch[..count]);
                 }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return "it closed the connection".into(),
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => {
                     silent += tick;
                     if silent >= self.silence {
                         return format!("no sign of life for {} ms", silent.as_millis());
                     }
                 }
+                Err(error) if TrustError::behind(&error).is_some() => return error.to_string(),
                 Err(error) => return error.kind().to_string(),
             }
         }

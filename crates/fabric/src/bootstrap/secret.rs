@@ -1,10 +1,10 @@
-//! The secret that the ranks of a world share, and the proofs made with it.
+//! The secret that the ranks of a world share.
 
 use std::fmt;
 
-use super::PROTOCOL_VERSION;
+use fulmen_trust::{Authority, TrustError};
 
-/// 32 random bytes that the coordinator and the ranks of one world share. `Debug` prints none of them.
+/// 32 random bytes that the coordinator and the ranks of one world share. Whoever has them belongs to it. `Debug` prints none of them.
 #[derive(Clone)]
 pub struct Secret([u8; 32]);
 
@@ -17,33 +17,6 @@ pub enum SecretError {
     /// The text is no secret.
     #[error("this is no secret: expected 64 lower-case hexadecimal digits")]
     Malformed,
-}
-
-/// A number that is used once, so that no proof can be used twice.
-pub(super) type Nonce = [u8; 32];
-
-/// Makes nonces from one random key, so that taking one cannot fail while connections are served.
-pub(super) struct Nonces {
-    key: [u8; 32],
-    count: u64,
-}
-
-impl Nonces {
-    pub fn new() -> Result<Nonces, SecretError> {
-        Ok(Nonces { key: random()?, count: 0 })
-    }
-
-    pub fn next(&mut self) -> Nonce {
-        self.count += 1;
-        *blake3::keyed_hash(&self.key, &self.count.to_le_bytes()).as_bytes()
-    }
-}
-
-/// Who makes a proof. The labels keep one side's proof from being played back to it.
-#[derive(Clone, Copy)]
-pub(super) enum Prover {
-    Rank,
-    Coordinator,
 }
 
 impl Secret {
@@ -70,21 +43,12 @@ impl Secret {
         self.0.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    pub(super) fn proof(&self, by: Prover, rank: &Nonce, coordinator: &Nonce) -> blake3::Hash {
-        let label: &[u8] = match by {
-            Prover::Rank => b"fulmen bootstrap rank",
-            Prover::Coordinator => b"fulmen bootstrap coordinator",
-        };
-        let mut hasher = blake3::Hasher::new_keyed(&self.0);
-        hasher.update(&[label.len() as u8]).update(label).update(&PROTOCOL_VERSION.to_le_bytes());
-        hasher.update(rank).update(coordinator);
-        hasher.finalize()
-    }
-}
-
-impl fmt::Debug for Nonces {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Nonces(..)")
+    /// The authority of the world that has this secret: what its processes know each other by.
+    ///
+    /// # Errors
+    /// [`TrustError::Keys`].
+    pub fn authority(&self) -> Result<Authority, TrustError> {
+        Authority::from_secret(&self.0)
     }
 }
 
@@ -128,22 +92,6 @@ mod tests {
         for bad in ["", &good[1..], &format!("{good}0"), &good.to_uppercase(), &good.replace('0', "g"), &"é".repeat(32)]
         {
             assert_eq!(Secret::from_hex(bad).unwrap_err(), SecretError::Malformed, "{bad}");
-        }
-    }
-
-    #[test]
-    fn proofs_depend_on_secret_side_and_both_nonces() {
-        let (one, other) = (Secret([1; 32]), Secret([2; 32]));
-        let proof = one.proof(Prover::Rank, &[3; 32], &[4; 32]);
-        assert_eq!(proof, one.proof(Prover::Rank, &[3; 32], &[4; 32]));
-        for different in [
-            other.proof(Prover::Rank, &[3; 32], &[4; 32]),
-            one.proof(Prover::Coordinator, &[3; 32], &[4; 32]),
-            one.proof(Prover::Rank, &[5; 32], &[4; 32]),
-            one.proof(Prover::Rank, &[3; 32], &[5; 32]),
-            one.proof(Prover::Rank, &[4; 32], &[3; 32]),
-        ] {
-            assert_ne!(proof, different);
         }
     }
 }

@@ -13,12 +13,13 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
+use fulmen_trust::Identity;
+
 use super::Heartbeat;
 use super::coordinator::{Event, Options, Seated};
 use super::message::{LossCause, Refusal, ToCoordinator, ToRank};
 use super::peer::{Heard, Peer, Stage};
 use super::process::{self, Watch};
-use super::secret::{Nonces, Secret};
 use super::wire::{Frame, head};
 use super::world::{Output, Violation, World};
 use crate::clock::after;
@@ -41,8 +42,8 @@ const LOOK: Duration = Duration::from_millis(10);
 pub(super) struct Server {
     world: World,
     listener: TcpListener,
-    secret: Secret,
-    nonces: Nonces,
+    /// By what ranks know the coordinator.
+    identity: Identity,
     options: Options,
     /// By number in order of arrival, so that the first without a seat is the oldest.
     peers: BTreeMap<u64, Peer>,
@@ -78,16 +79,14 @@ impl Server {
     pub fn new(
         listener: TcpListener,
         world: World,
-        secret: Secret,
-        nonces: Nonces,
+        identity: Identity,
         options: Options,
         seated: Arc<Seated>,
     ) -> Server {
         Server {
             world,
             listener,
-            secret,
-            nonces,
+            identity,
             options,
             peers: BTreeMap::new(),
             next_id: 0,
@@ -136,13 +135,16 @@ impl Server {
         if ends.is_empty() && dying().next().is_some() {
             timeout = timeout.min(LOOK);
         }
+        if self.peers.values().any(Peer::has_more) {
+            timeout = Duration::ZERO;
+        }
         let timeout = Timespec { tv_sec: timeout.as_secs() as _, tv_nsec: timeout.subsec_nanos() as _ };
 
         let listen = if self.accept_after.is_some() { PollFlags::empty() } else { PollFlags::IN };
         let mut fds = vec![PollFd::new(stopped, PollFlags::IN), PollFd::new(&self.listener, listen)];
         for peer in self.peers.values() {
             let write = if peer.wants_to_write() { PollFlags::OUT } else { PollFlags::empty() };
-            fds.push(PollFd::new(&peer.stream, PollFlags::IN | write));
+            fds.push(PollFd::new(peer.tcp(), PollFlags::IN | write));
         }
         // They only end the wait; which of them is readable is asked later.
         fds.extend(ends.iter().map(|end| PollFd::from_borrowed_fd(*end, PollFlags::IN)));
@@ -158,8 +160,9 @@ impl Server {
             return None;
         }
         let accept = !fds[1].revents().is_empty();
-        let ready = fds[2..].iter().zip(self.peers.keys()).filter(|(fd, _)| !fd.revents().is_empty());
-        Some((accept, ready.map(|(_, id)| *id).collect()))
+        let ready =
+            fds[2..].iter().zip(&self.peers).filter(|(fd, (_, peer))| !fd.revents().is_empty() || peer.has_more());
+        Some((accept, ready.map(|(_, (id, _))| *id).collect()))
     }
 
     fn accept(&mut self, now: Instant) {
@@ -207,9 +210,11 @@ impl Server {
     }
 
     fn serve_peer(&mut self, id: u64, now: Instant, scratch: &mut [u8]) {
-        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let Some(mut peer) = self.peers.remove(&id) else { return };
         peer.flush();
-        match peer.hear(&self.secret, &mut self.nonces, scratch) {
+        let (peer, heard) = peer.hear(&self.identity, scratch);
+        self.peers.insert(id, peer);
+        match heard {
             Heard::Frames(frames) => {
                 self.act_on(id, frames, now);
             }

@@ -6,6 +6,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use fulmen_trust::Identity;
+
 use super::connection::{Admitted, Connection, connect};
 use super::coordinator::Serving;
 use super::error::{JoinError, RegroupError, SessionError};
@@ -76,7 +78,7 @@ impl Session {
             return Err(JoinError::Impossible { rank, size });
         }
         let end = after(deadline);
-        let Admitted { stream, decoder, answer } = connect(config, end, is_meant)?;
+        let Admitted { stream, identity, decoder, answer } = connect(config, end, is_meant)?;
         let (first, silence_ms) = match answer {
             ToRank::Welcome { generation, silence_ms } => (Some(generation), silence_ms),
             ToRank::Waits { silence_ms } => (None, silence_ms),
@@ -84,7 +86,7 @@ impl Session {
             _ => return Err(JoinError::System("the coordinator answered what nobody asked".into())),
         };
 
-        let connection = Arc::new(Connection::new(stream, rank));
+        let connection = Arc::new(Connection::new(stream, identity, rank));
         let shared = Arc::new(Shared::new(size));
         let silence = Duration::from_millis(silence_ms);
         let reader = reader::start(connection.clone(), decoder, shared.clone(), silence)
@@ -188,6 +190,17 @@ impl Session {
             Refused::CoordinatorLost(cause) => RegroupError::CoordinatorLost { cause },
             Refused::NoVerdict => RegroupError::TimedOut { by: connection.launched, missing: Vec::new() },
         })
+    }
+
+    /// This end of the connection to the coordinator: an address by which the coordinator's host reaches this one. None in a
+    /// world of one.
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        self.connection.as_ref()?.stream.tcp().local_addr().ok()
+    }
+
+    /// By what this process is known to the coordinator, and to whoever else holds the world's secret. None in a world of one.
+    pub fn identity(&self) -> Option<&Identity> {
+        Some(&self.connection.as_ref()?.identity)
     }
 
     /// The rank that was lost first, if any was.

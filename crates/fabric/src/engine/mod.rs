@@ -55,6 +55,7 @@ mod fallback;
 mod frame;
 mod incoming;
 mod keys;
+pub(crate) mod lengths;
 mod link;
 mod matching;
 mod moves;
@@ -132,6 +133,11 @@ impl Config {
     #[must_use]
     pub fn receive_buffers(&self) -> usize {
         usize::from(self.credits) + usize::from(self.credits.div_ceil(RESERVE / 2)) + 1
+    }
+
+    /// Bytes of the longest get that is answered in frames: two are sooner there than an offer is agreed on.
+    pub(crate) fn framed_get(&self) -> u64 {
+        2 * (self.frame - FRAGMENT_HEADER) as u64
     }
 
     /// One-sided operations that may be under way in a direction.

@@ -4,7 +4,7 @@
 //!
 //! | launcher | rank | size | where ranks meet |
 //! |---|---|---|---|
-//! | `fulmen run` | `FULMEN_RANK` | `FULMEN_SIZE` | `FULMEN_COORDINATOR`, on loopback; the launcher serves |
+//! | `fulmen run` | `FULMEN_RANK` | `FULMEN_SIZE` | `FULMEN_COORDINATOR`; the launcher serves |
 //! | `jaccl`: `mlx.launch` | `JACCL_RANK`, `MLX_RANK` | the device file's | `JACCL_COORDINATOR`, `MLX_JACCL_COORDINATOR`, `MLX_IBV_COORDINATOR` |
 //! | `torchrun` | `RANK` | `WORLD_SIZE` | `MASTER_ADDR`, 117 ports beyond `MASTER_PORT` |
 //! | `openmpi` | `OMPI_COMM_WORLD_RANK` | `OMPI_COMM_WORLD_SIZE` | `FULMEN_COORDINATOR`; not needed on one host |
@@ -25,8 +25,8 @@
 //! could with `fulmen run`. `FULMEN_COORDINATOR` (`host:port`) gives it another address. Where all ranks are on one host, as
 //! the launcher says, no address is needed: rank 0 serves on loopback and says where in a file of the user's runtime folder.
 //!
-//! Both sides of a connection prove that they hold the secret before anything else is parsed. What follows is plain: the
-//! network between the hosts must be trusted.
+//! Both sides of a connection show that they hold the secret before anything that they say is parsed, and nobody between them
+//! can read or change it: see [`fulmen_trust`].
 
 mod devices;
 mod environment;
@@ -47,6 +47,8 @@ use std::time::Duration;
 
 pub use error::LaunchError;
 pub use meeting::{Address, Meeting};
+
+use fulmen_trust::{Authority, TrustError};
 
 use crate::bootstrap::{JoinError, Secret, Session};
 use crate::{Cables, FabricOptions};
@@ -164,6 +166,19 @@ impl Launch {
                 let silence = FabricOptions::from_env().unwrap_or_default().silence;
                 meeting::Joining { rank, size, secret, deadline, silence }.at(meeting)
             }
+        }
+    }
+
+    /// The authority of the world that the process was launched for: what those know each other by who belong to it. None for a
+    /// world of one.
+    ///
+    /// # Errors
+    /// [`TrustError::Keys`].
+    #[must_use]
+    pub fn authority(&self) -> Option<Result<Authority, TrustError>> {
+        match self {
+            Launch::Alone => None,
+            Launch::Rank { secret, .. } => Some(secret.authority()),
         }
     }
 

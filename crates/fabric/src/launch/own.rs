@@ -32,8 +32,11 @@ pub(super) fn read(environment: &Environment<'_>) -> Result<Launch, LaunchError>
     if rank >= size {
         return Err(LaunchError::RankOutside { rank_name: RANK, rank, size });
     }
-    let coordinator = parse(COORDINATOR, coordinator, "a loopback address with a port, like 127.0.0.1:7000", |text| {
-        text.parse().ok().filter(|address: &SocketAddr| address.ip().is_loopback() && address.port() != 0)
+    let coordinator = parse(COORDINATOR, coordinator, "an address with a port, like 192.0.2.1:7000", |text| {
+        text.parse().ok().filter(|address: &SocketAddr| {
+            let ip = address.ip();
+            !ip.is_unspecified() && !ip.is_multicast() && address.port() != 0
+        })
     })?;
     let secret = secret::from_descriptor(fd)?;
     let meeting = Meeting::Launcher(coordinator);

@@ -80,6 +80,20 @@ fn everything_set_is_a_rank() {
 }
 
 #[test]
+fn the_coordinator_may_be_on_another_host() {
+    for address in ["192.0.2.1:7000", "[2001:db8::1]:7000", "[::1]:1"] {
+        let secret = pipe(HEX);
+        let fd = secret.as_raw_fd().to_string();
+        let all = [(RANK, "1"), (SIZE, "4"), (COORDINATOR, address), (SECRET_FD, &fd)];
+        let launch = launch(&all).unwrap();
+        assert!(launch.authority().unwrap().is_ok());
+        let Launch::Rank { meeting, .. } = launch else { panic!("alone") };
+        assert_eq!(meeting, Meeting::Launcher(address.parse().unwrap()));
+    }
+    assert!(Launch::Alone.authority().is_none());
+}
+
+#[test]
 fn every_half_set_combination_names_what_is_set_and_what_is_missing() {
     let all = [(RANK, "1"), (SIZE, "4"), (COORDINATOR, "127.0.0.1:7000"), (SECRET_FD, "0")];
     for set in 1..15usize {
@@ -109,8 +123,11 @@ fn every_malformed_value_names_its_variable() {
                 "127.0.0.1",
                 "127.0.0.1:0",
                 "127.0.0.1:70000",
-                "192.0.2.1:7000",
+                "192.0.2.1",
+                "0.0.0.0:7000",
                 "[::]:7000",
+                "224.0.0.1:7000",
+                "[ff02::1]:7000",
             ],
         ),
         (3, &["", "-1", "stdin", "2147483648", "99999999999"]),

@@ -6,13 +6,14 @@ use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fulmen_fabric::bootstrap::{
     Coordinator, Event, Heartbeat, JoinConfig, JoinError, Options, PROTOCOL_VERSION, Refusal, Regroup, RegroupError,
     Secret, Serving, Session, SessionError,
 };
 use fulmen_fabric::launch::{Launch, Meeting};
+use fulmen_trust::{Identity, Protocol, Sealed};
 
 /// A deadline that does not pass in a test that succeeds.
 pub const LONG: Duration = Duration::from_secs(60);
@@ -114,6 +115,14 @@ impl World {
     }
 }
 
+/// Says the plain words that come before the seal.
+pub fn greet_as_rank(stream: &mut TcpStream) {
+    stream.write_all(&hello(PROTOCOL_VERSION, 0)).unwrap();
+    let mut theirs = [0; 40];
+    stream.read_exact(&mut theirs).unwrap();
+    assert_eq!(theirs[..], hello(PROTOCOL_VERSION, 0));
+}
+
 /// A port that nobody listens on and that nobody else is given while the result lives.
 pub fn reserve_port() -> (OwnedFd, SocketAddr) {
     use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket, sockopt};
@@ -125,36 +134,32 @@ pub fn reserve_port() -> (OwnedFd, SocketAddr) {
 }
 
 /// The protocol's bytes, written down a second time so that a change of either side shows.
-pub fn hello(version: u16, verdict: u16, nonce: &[u8; 32]) -> Vec<u8> {
-    [b"FULM", &version.to_le_bytes()[..], &verdict.to_le_bytes(), nonce].concat()
+pub fn hello(version: u16, verdict: u16) -> Vec<u8> {
+    [b"FULM", &version.to_le_bytes()[..], &verdict.to_le_bytes(), &[0; 32]].concat()
 }
 
 pub fn frame(message: &[u8], body: &[u8]) -> Vec<u8> {
     [&(message.len() as u32).to_le_bytes()[..], &(body.len() as u32).to_le_bytes(), message, body].concat()
 }
 
-fn proof(secret: &Secret, label: &[u8], rank: &[u8], coordinator: &[u8]) -> [u8; 32] {
-    let hex = secret.to_hex();
-    let key: Vec<u8> = (0..32).map(|at| u8::from_str_radix(&hex[at * 2..at * 2 + 2], 16).unwrap()).collect();
-    let text = [&[label.len() as u8], label, &PROTOCOL_VERSION.to_le_bytes(), rank, coordinator].concat();
-    *blake3::keyed_hash(&key.try_into().unwrap(), &text).as_bytes()
+/// What the seal is for.
+pub const CONTROL: Protocol = Protocol(b"fulmen-control/4");
+
+fn identity(secret: &Secret) -> Identity {
+    secret.authority().unwrap().identity("a test").unwrap()
 }
 
-pub fn greet_as_coordinator(stream: &mut TcpStream, secret: &Secret) {
+pub fn greet_as_coordinator(mut stream: TcpStream, secret: &Secret) -> Raw {
     let mut theirs = [0; 40];
     stream.read_exact(&mut theirs).unwrap();
-    let nonce = [9; 32];
-    stream.write_all(&hello(PROTOCOL_VERSION, 0, &nonce)).unwrap();
-    let mut proven = [0; 32];
-    stream.read_exact(&mut proven).unwrap();
-    assert_eq!(proven, proof(secret, b"fulmen bootstrap rank", &theirs[8..], &nonce));
-    stream.write_all(&[0, 0]).unwrap();
-    stream.write_all(&proof(secret, b"fulmen bootstrap coordinator", &theirs[8..], &nonce)).unwrap();
+    assert_eq!(theirs[..], hello(PROTOCOL_VERSION, 0));
+    stream.write_all(&hello(PROTOCOL_VERSION, 0)).unwrap();
+    Raw { sealed: identity(secret).accept(stream, CONTROL, Instant::now() + LONG).unwrap() }
 }
 
-/// A rank that holds the secret and does only what it is told.
+/// A rank, or a coordinator, that holds the secret and does only what it is told.
 pub struct Raw {
-    pub stream: TcpStream,
+    pub sealed: Sealed,
 }
 
 impl Raw {
@@ -163,17 +168,37 @@ impl Raw {
     }
 
     fn greet_at(mut stream: TcpStream, secret: &Secret) -> Raw {
-        let nonce = [3; 32];
-        stream.write_all(&hello(PROTOCOL_VERSION, 0, &nonce)).unwrap();
-        let mut theirs = [0; 40];
-        stream.read_exact(&mut theirs).unwrap();
-        assert_eq!(theirs[..8], hello(PROTOCOL_VERSION, 0, &nonce)[..8]);
-        stream.write_all(&proof(secret, b"fulmen bootstrap rank", &nonce, &theirs[8..])).unwrap();
-        let mut answer = [0; 34];
-        stream.read_exact(&mut answer).unwrap();
-        assert_eq!(answer[..2], [0, 0]);
-        assert_eq!(answer[2..], proof(secret, b"fulmen bootstrap coordinator", &nonce, &theirs[8..]));
-        Raw { stream }
+        greet_as_rank(&mut stream);
+        Raw { sealed: identity(secret).connect(stream, CONTROL, Instant::now() + LONG).unwrap() }
+    }
+
+    pub fn write(&self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            bytes = &bytes[self.sealed.write(bytes, LONG).unwrap()..];
+        }
+    }
+
+    fn read_exact(&self, into: &mut [u8]) {
+        let mut filled = 0;
+        while filled < into.len() {
+            let count = self.sealed.read(&mut into[filled..], LONG).unwrap();
+            assert_ne!(count, 0, "it ended after {filled} bytes");
+            filled += count;
+        }
+    }
+
+    /// All that comes until the other side ends it.
+    pub fn read_to_end(&self) -> Vec<u8> {
+        let mut all = Vec::new();
+        let mut piece = [0; 4096];
+        loop {
+            match self.sealed.read(&mut piece, LONG) {
+                Ok(0) => return all,
+                Ok(count) => all.extend_from_slice(&piece[..count]),
+                Err(error) if error.kind() == std::io::ErrorKind::TimedOut => panic!("it did not end"),
+                Err(_) => return all,
+            }
+        }
     }
 
     /// Takes a seat. Ranks, sizes and process ids below 128 are one byte each.
@@ -185,16 +210,16 @@ impl Raw {
     }
 
     pub fn send(&mut self, message: &[u8], body: &[u8]) {
-        self.stream.write_all(&frame(message, body)).unwrap();
+        self.write(&frame(message, body));
     }
 
     /// The next message; none of those that come here has a body.
     pub fn next(&mut self) -> Vec<u8> {
         let mut header = [0; 8];
-        self.stream.read_exact(&mut header).unwrap();
+        self.read_exact(&mut header);
         let [a, b, c, d, 0, 0, 0, 0] = header else { panic!("a body: {header:?}") };
         let mut message = vec![0; u32::from_le_bytes([a, b, c, d]) as usize];
-        self.stream.read_exact(&mut message).unwrap();
+        self.read_exact(&mut message);
         message
     }
 }

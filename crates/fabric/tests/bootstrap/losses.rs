@@ -1,6 +1,5 @@
 //! Ranks and coordinators that are lost, late or gone.
 
-use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::panic::AssertUnwindSafe;
 use std::sync::mpsc;
@@ -207,11 +206,11 @@ fn a_coordinator_that_stops_answering_is_found() {
     let secret = Secret::generate().unwrap();
     let config = JoinConfig { coordinator, rank: 0, size: 1, secret: secret.clone(), deadline: LONG };
     let server = thread::spawn(move || {
-        let (mut stream, _) = listener.accept().unwrap();
-        common::greet_as_coordinator(&mut stream, &secret);
+        let (stream, _) = listener.accept().unwrap();
+        let mut raw = common::greet_as_coordinator(stream, &secret);
         // Welcome, generation 5, silence 100 ms; then not a word.
-        stream.write_all(&common::frame(&[0, 5, 100], &[])).unwrap();
-        let _ = stream.read_to_end(&mut Vec::new());
+        raw.send(&[0, 5, 100], &[]);
+        raw.read_to_end();
     });
     let error = Session::join(&config).unwrap_err();
     assert!(matches!(&error, JoinError::CoordinatorLost { cause, .. } if cause.contains("no sign of life")), "{error}");

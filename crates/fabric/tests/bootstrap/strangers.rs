@@ -1,7 +1,7 @@
 //! Connections that do not belong to the world, and ranks that break the protocol.
 
 use std::io::{Read, Write};
-use std::net::TcpListener;
+use std::net::{Shutdown, TcpListener};
 use std::thread;
 use std::time::Duration;
 
@@ -50,10 +50,10 @@ fn a_rank_that_reaches_something_else_says_so() {
 fn another_version_is_refused_on_both_sides() {
     let world = World::start(1);
     let mut stream = world.connect();
-    stream.write_all(&common::hello(PROTOCOL_VERSION + 1, 0, &[7; 32])).unwrap();
+    stream.write_all(&common::hello(PROTOCOL_VERSION + 1, 0)).unwrap();
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).unwrap();
-    assert_eq!(answer, common::hello(PROTOCOL_VERSION, 1, &[0; 32]));
+    assert_eq!(answer, common::hello(PROTOCOL_VERSION, 1));
     assert_eq!(world.next_refusal(), Refusal::Version { rank: PROTOCOL_VERSION + 1, coordinator: PROTOCOL_VERSION });
     world.run(|session| session.barrier(LONG).unwrap());
 
@@ -62,7 +62,7 @@ fn another_version_is_refused_on_both_sides() {
     let server = thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         stream.read_exact(&mut [0; 40]).unwrap();
-        stream.write_all(&common::hello(9, 1, &[0; 32])).unwrap();
+        stream.write_all(&common::hello(9, 1)).unwrap();
         let _ = stream.read_to_end(&mut Vec::new());
     });
     let config = JoinConfig { coordinator, rank: 0, size: 1, secret: Secret::generate().unwrap(), deadline: LONG };
@@ -80,26 +80,75 @@ fn a_wrong_secret_is_refused_on_both_sides() {
 }
 
 #[test]
-fn a_coordinator_that_plays_proofs_back_is_not_believed() {
+fn a_greeting_without_a_handshake_is_refused() {
+    let world = World::start(1);
+    for words in [&b"and no handshake"[..], &[22, 3, 1, 0, 4, 1, 0, 0, 0]] {
+        let mut stream = world.connect();
+        common::greet_as_rank(&mut stream);
+        stream.write_all(words).unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        assert!(answer.is_empty() || answer[..2] == [21, 3], "nothing but an alert: {answer:?}");
+        assert!(matches!(world.next_refusal(), Refusal::Violation(_)));
+    }
+    world.run(|session| session.barrier(LONG).unwrap());
+}
+
+#[test]
+fn what_a_rank_said_is_of_no_use_a_second_time() {
+    let world = World::start(1);
+    // Somebody writes down all that a rank says to the coordinator.
+    let listener = TcpListener::bind(any_port()).unwrap();
+    let between = listener.local_addr().unwrap();
+    let said = thread::scope(|scope| {
+        let recorder = scope.spawn(|| {
+            let (rank, coordinator) = (listener.accept().unwrap().0, world.connect());
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    let _ = std::io::copy(&mut &coordinator, &mut &rank);
+                    let _ = rank.shutdown(Shutdown::Write);
+                });
+                let mut said = Vec::new();
+                let mut piece = [0; 4096];
+                while let Ok(count @ 1..) = (&rank).read(&mut piece) {
+                    said.extend_from_slice(&piece[..count]);
+                    let _ = (&coordinator).write_all(&piece[..count]);
+                }
+                let _ = coordinator.shutdown(Shutdown::Write);
+                said
+            })
+        });
+        drop(Session::join(&JoinConfig { coordinator: between, ..world.config(0) }).unwrap());
+        recorder.join().unwrap()
+    });
+    assert!(said.len() > 600, "a hello, a handshake, a seat and a goodbye");
+    let mut again = world.connect();
+    again.write_all(&said).unwrap();
+    let mut answer = Vec::new();
+    // It may end with a reset, for what nobody reads.
+    let _ = again.read_to_end(&mut answer);
+    assert_eq!(answer[..40], common::hello(PROTOCOL_VERSION, 0));
+    assert!(matches!(world.next_refusal(), Refusal::Violation(_)));
+}
+
+#[test]
+fn a_coordinator_that_plays_back_what_it_hears_is_not_believed() {
     let listener = TcpListener::bind(any_port()).unwrap();
     let coordinator = listener.local_addr().unwrap();
     let server = thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
-        // The rank's own nonce and proof come back to it.
-        let mut hello = [0; 40];
-        stream.read_exact(&mut hello).unwrap();
-        stream.write_all(&hello).unwrap();
-        let mut proof = [0; 32];
-        stream.read_exact(&mut proof).unwrap();
-        stream.write_all(&[0, 0]).unwrap();
-        stream.write_all(&proof).unwrap();
-        let mut more = Vec::new();
-        let _ = stream.read_to_end(&mut more);
-        more
+        // The rank's own words come back to it.
+        let mut piece = [0; 4096];
+        while let Ok(count @ 1..) = stream.read(&mut piece) {
+            if stream.write_all(&piece[..count]).is_err() {
+                break;
+            }
+        }
     });
     let config = JoinConfig { coordinator, rank: 0, size: 1, secret: Secret::generate().unwrap(), deadline: LONG };
-    assert_eq!(Session::join(&config).unwrap_err(), JoinError::WrongSecret(coordinator));
-    assert_eq!(server.join().unwrap(), b"", "nothing is said to a coordinator without the secret");
+    let error = Session::join(&config).unwrap_err();
+    assert!(matches!(error, JoinError::Unsealed { coordinator: at, .. } if at == coordinator), "{error}");
+    server.join().unwrap();
 }
 
 #[test]
@@ -142,7 +191,7 @@ fn hostile_bytes_end_only_their_own_connection() {
         let mut bytes = vec![0; 1 + round * 97];
         noise.fill(&mut bytes);
         if round % 2 == 0 {
-            bytes.splice(..0, common::hello(PROTOCOL_VERSION, 0, &[1; 32]));
+            bytes.splice(..0, common::hello(PROTOCOL_VERSION, 0));
         }
         // The coordinator may hang up before it took everything.
         let _ = world.connect().write_all(&bytes);
@@ -154,10 +203,9 @@ fn hostile_bytes_end_only_their_own_connection() {
         common::frame(&[3], &[]),
         common::frame(&[0, 0, 2, 1, 0], b"body"),
     ] {
-        let mut raw = Raw::greet(&world);
-        raw.stream.write_all(&bytes).unwrap();
-        let mut answer = Vec::new();
-        raw.stream.read_to_end(&mut answer).unwrap();
+        let raw = Raw::greet(&world);
+        raw.write(&bytes);
+        let answer = raw.read_to_end();
         assert!(answer.len() > 8 && answer[8] == 1, "a refusal: {answer:?}");
     }
     world.run(|session| session.barrier(LONG).unwrap());
@@ -172,7 +220,7 @@ fn a_seated_rank_that_breaks_the_protocol_is_lost() {
     let unreadable = common::frame(&[77], &[]);
     for bytes in [Ok(too_long), Ok(second_seat), Err(other_round), Err(asked_twice), Ok(unreadable)] {
         let world = World::start(2);
-        let mut raw = Raw::join(&world, 1, 2);
+        let raw = Raw::join(&world, 1, 2);
         let generation = common::varint(world.serving().generation());
         let bytes = bytes.unwrap_or_else(|[before, after]| match after {
             // The same request a second time.
@@ -180,7 +228,7 @@ fn a_seated_rank_that_breaks_the_protocol_is_lost() {
             after => common::frame(&[before, &generation, after].concat(), &[]),
         });
         let session = world.join(0).unwrap();
-        raw.stream.write_all(&bytes).unwrap();
+        raw.write(&bytes);
         world.wait_for(|event| matches!(event, Event::Lost(lost) if matches!(lost.cause, LossCause::Violation(_))));
         let error = session.barrier(LONG).unwrap_err();
         let ended = matches!(error, SessionError::PeerLost { rank: 1, .. } | SessionError::Regrouping { rank: 1, .. });

@@ -1,111 +1,14 @@
 //! What goes over the wire, counted.
 
-use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
+use fulmen_fabric::model::{Operation, Toward, Wire};
 use fulmen_fabric::{Fabric, FabricOptions, Providers, RemoteKey, Rights};
-use fulmen_memory::Region;
 use fulmen_soft::Profile;
-use fulmen_verbs::{
-    Access, CompletionChannel, CompletionQueue, Device, DeviceInfo, GidEntry, MemoryRegion, PortInfo, PostError,
-    ProtectionDomain, QueuePair, QueuePairInit, QueuePairLimits, QueuePairState, RecvRequest, SendRequest, Transition,
-    VerbsError,
-};
 
+use crate::counting::{Count, Counted, Posted};
 use crate::devices::{check, fill};
 use crate::world::{self, LONG, device, options};
-
-/// SENDs that were posted, and their bytes.
-#[derive(Default)]
-struct Count {
-    sends: AtomicU64,
-    bytes: AtomicU64,
-}
-
-impl Count {
-    fn now(&self) -> (u64, u64) {
-        (self.sends.load(Ordering::SeqCst), self.bytes.load(Ordering::SeqCst))
-    }
-}
-
-struct Counted<T: ?Sized> {
-    inner: Arc<T>,
-    count: Arc<Count>,
-}
-
-impl Device for Counted<dyn Device> {
-    fn info(&self) -> &DeviceInfo {
-        self.inner.info()
-    }
-
-    fn port(&self, number: u8) -> Result<PortInfo, VerbsError> {
-        self.inner.port(number)
-    }
-
-    fn gid_table(&self, port: u8) -> Result<Vec<GidEntry>, VerbsError> {
-        self.inner.gid_table(port)
-    }
-
-    fn alloc_pd(&self) -> Result<Arc<dyn ProtectionDomain>, VerbsError> {
-        Ok(Arc::new(Counted { inner: self.inner.alloc_pd()?, count: self.count.clone() }))
-    }
-
-    fn create_cq(
-        &self,
-        entries: u32,
-        channel: Option<&Arc<dyn CompletionChannel>>,
-    ) -> Result<Arc<dyn CompletionQueue>, VerbsError> {
-        self.inner.create_cq(entries, channel)
-    }
-
-    fn create_channel(&self) -> Result<Arc<dyn CompletionChannel>, VerbsError> {
-        self.inner.create_channel()
-    }
-}
-
-impl ProtectionDomain for Counted<dyn ProtectionDomain> {
-    fn register(
-        &self,
-        region: &Region,
-        range: Range<usize>,
-        access: Access,
-    ) -> Result<Arc<dyn MemoryRegion>, VerbsError> {
-        self.inner.register(region, range, access)
-    }
-
-    fn create_qp(&self, init: &QueuePairInit) -> Result<Arc<dyn QueuePair>, VerbsError> {
-        Ok(Arc::new(Counted { inner: self.inner.create_qp(init)?, count: self.count.clone() }))
-    }
-}
-
-impl QueuePair for Counted<dyn QueuePair> {
-    fn qp_num(&self) -> u32 {
-        self.inner.qp_num()
-    }
-
-    fn state(&self) -> QueuePairState {
-        self.inner.state()
-    }
-
-    fn limits(&self) -> QueuePairLimits {
-        self.inner.limits()
-    }
-
-    fn modify(&self, transition: &Transition) -> Result<(), VerbsError> {
-        self.inner.modify(transition)
-    }
-
-    fn post_send(&self, requests: &[SendRequest]) -> Result<(), PostError> {
-        self.count.sends.fetch_add(requests.len() as u64, Ordering::SeqCst);
-        self.count.bytes.fetch_add(requests.iter().map(SendRequest::bytes).sum(), Ordering::SeqCst);
-        self.inner.post_send(requests)
-    }
-
-    fn post_recv(&self, requests: &[RecvRequest]) -> Result<(), PostError> {
-        self.inner.post_recv(requests)
-    }
-}
 
 const KEY: u64 = 1;
 const DONE: u64 = 2;
@@ -118,9 +21,9 @@ fn between_two(
 ) {
     let counts = [0, 1].map(|_| Arc::new(Count::default()));
     let given = |rank: u32| {
-        let count = counts[rank as usize].clone();
-        let device: Arc<dyn Device> = Arc::new(Counted { inner: device(Profile::Thunderbolt), count });
-        (Providers { devices: vec![device], ..Providers::default() }, FabricOptions { windows: false, ..options() })
+        let device = Counted::over(device(Profile::Thunderbolt), &counts[rank as usize]);
+        let options = FabricOptions { windows: false, pool: 64 << 20, ..options() };
+        (Providers { devices: vec![device], ..Providers::default() }, options)
     };
     world::start_with(2, given, |rank, fabric| {
         let fabric = fabric.unwrap();
@@ -150,7 +53,7 @@ fn a_mebibyte_takes_little_more_than_its_bytes() {
         let data = fabric.alloc(MIB).unwrap().into_exposed();
         fill(&data, 9);
         let remote = fabric.remote(1, key).unwrap();
-        let all = || counts.iter().map(|count| count.now().1).sum::<u64>();
+        let all = || counts.iter().map(|count| count.all().1).sum::<u64>();
         let (start, most) = (all(), MIB as u64 * 103 / 100);
         fabric.send(1, MESSAGE, &data, LONG).unwrap();
         let message = all() - start;
@@ -177,13 +80,121 @@ fn a_short_put_takes_one_round_trip() {
         let remote = fabric.remote(1, key).unwrap();
         // A busy machine may make some wait so long that acknowledgements go alone, or frames go again.
         let sends = |_| {
-            let before = [0, 1].map(|rank: usize| counts[rank].now());
+            let before = [0, 1].map(|rank: usize| counts[rank].all());
             remote.put(0, &data, LONG).unwrap();
-            [0, 1].map(|rank: usize| counts[rank].now().0 - before[rank].0)
+            [0, 1].map(|rank: usize| counts[rank].all().0 - before[rank].0)
         };
         let fewest = (0..50).map(sends).min_by_key(|[out, back]| out + back).unwrap();
         // With their headers, 4 KiB are more than one of the device's frames.
         assert!(fewest[0] <= 2 && fewest[1] <= 1, "{fewest:?}");
     };
     between_two(4096, body, |_| ());
+}
+
+/// Around every border: of short puts, of frames, of fragments, of large messages, of chunks and of the receives for them.
+const SIZES: [usize; 33] = [
+    0,
+    1,
+    8,
+    40,
+    64,
+    256,
+    257,
+    1000,
+    4006,
+    4007,
+    4030,
+    4031,
+    4040,
+    4041,
+    4064,
+    4065,
+    4096,
+    8070,
+    8080,
+    8081,
+    12_120,
+    16_383,
+    16_384,
+    65_536,
+    262_144,
+    524_287,
+    524_288,
+    524_289,
+    MIB,
+    3 * MIB + 5,
+    4 * MIB,
+    4 * MIB + 1,
+    9 * MIB,
+];
+
+/// Fails if the model says something else about an operation than what two ranks have posted for it.
+#[track_caller]
+fn compare(wire: &Wire, what: (Operation, usize), before: [Posted; 2], counts: &[Arc<Count>; 2]) {
+    let steps = wire.steps(what.0, what.1 as u64);
+    for (rank, toward) in [Toward::There, Toward::Here].into_iter().enumerate() {
+        let posted = counts[rank].now().operations.since(before[rank]);
+        let load = steps.load(toward, wire);
+        // A grant more, if one went for less than it could have.
+        let more = posted.sends.saturating_sub(load.sends);
+        let grant = steps.legs.iter().find(|leg| leg.spare > 0).map_or(0, |leg| leg.longest);
+        let said = Posted { sends: load.sends + more, bytes: load.bytes + more * grant, units: load.units + more };
+        assert!(
+            posted == said && more <= load.spare,
+            "{what:?}, rank {rank} posted {posted:?}, the model says {load:?}"
+        );
+    }
+}
+
+#[test]
+fn the_model_says_what_operations_post() {
+    let wire = Wire::new(&FabricOptions::default(), device(Profile::Thunderbolt).info()).unwrap();
+    let largest = *SIZES.last().unwrap();
+    let body = |fabric: &Fabric, key: &RemoteKey, counts: &[Arc<Count>; 2]| {
+        let now = || [0, 1].map(|rank: usize| counts[rank].now().operations);
+        let data = fabric.alloc(largest).unwrap().into_exposed();
+        fill(&data, 7);
+        let remote = fabric.remote(1, key).unwrap();
+        for len in SIZES {
+            let part = data.slice(0..len);
+            let before = now();
+            fabric.send(1, MESSAGE, &part, LONG).unwrap();
+            compare(&wire, (Operation::Message, len), before, counts);
+            let before = now();
+            remote.put(8, &part, LONG).unwrap();
+            compare(&wire, (Operation::Put, len), before, counts);
+            let before = now();
+            remote.put_counted(8, &part, (&remote, 0, 1), LONG).unwrap();
+            compare(&wire, (Operation::PutCounted, len), before, counts);
+            let before = now();
+            remote.get(8, &part, LONG).unwrap();
+            compare(&wire, (Operation::Get, len), before, counts);
+        }
+        check(&data, 7, "what was put and got");
+        let before = now();
+        assert_eq!(remote.fetch_add(0, 1, LONG).unwrap(), SIZES.len() as u64);
+        compare(&wire, (Operation::FetchAdd, 8), before, counts);
+        let before = now();
+        remote.compare_swap(0, 0, 1, LONG).unwrap();
+        compare(&wire, (Operation::CompareSwap, 8), before, counts);
+        // Plain memory goes in frames, whatever its length.
+        let plain = Wire { rendezvous: u64::MAX, ..wire };
+        let bytes = vec![3; MIB];
+        for len in SIZES.into_iter().filter(|len| *len <= MIB) {
+            let before = now();
+            fabric.send_bytes(1, MESSAGE, &bytes[..len], LONG).unwrap();
+            compare(&plain, (Operation::Message, len), before, counts);
+        }
+    };
+    let other = |fabric: &Fabric| {
+        let into = fabric.alloc(largest).unwrap().into_exposed();
+        for len in SIZES {
+            assert_eq!(fabric.recv(0, MESSAGE, &into, LONG).unwrap(), len);
+        }
+        check(&into, 7, "a message");
+        for len in SIZES.into_iter().filter(|len| *len <= MIB) {
+            assert_eq!(fabric.recv(0, MESSAGE, &into, LONG).unwrap(), len);
+        }
+    };
+    between_two(largest + 8, body, other);
 }

@@ -1,8 +1,10 @@
 //! Ranks with everything beneath them: the coordinator, nodes, shared memory, processes.
 
 mod counted;
+mod counting;
 mod devices;
 mod full;
+mod hosts;
 mod liveness;
 mod lossy;
 mod messages;

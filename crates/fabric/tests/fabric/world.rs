@@ -6,9 +6,12 @@ use std::thread;
 use std::time::Duration;
 
 use fulmen_fabric::bootstrap::{Heartbeat, Options};
-use fulmen_fabric::{Cables, Coordinator, Fabric, FabricOptions, JoinConfig, Providers, Secret, Session, StartError};
+use fulmen_fabric::{
+    Cables, Coordinator, Fabric, FabricOptions, JoinConfig, Providers, Secret, Session, StartError, Tcp,
+};
 use fulmen_reach::Node;
-use fulmen_soft::{Profile, SoftDevice};
+use fulmen_soft::{NetworkOptions, Profile, SoftDevice, SoftOptions};
+use fulmen_trust::Identity;
 use fulmen_verbs::{Capabilities, Device};
 
 use crate::scripted::Scripted;
@@ -33,13 +36,16 @@ pub enum Carrier {
     Device(Profile),
     /// A device for each peer.
     Cables(Profile),
+    /// By TCP, as if each rank were on a host of its own.
+    Hosts(Profile),
 }
 
-pub const CARRIERS: [Carrier; 4] = [
+pub const CARRIERS: [Carrier; 5] = [
     Carrier::Reach,
     Carrier::Device(Profile::Infiniband),
     Carrier::Device(Profile::Thunderbolt),
     Carrier::Cables(Profile::Thunderbolt),
+    Carrier::Hosts(Profile::Infiniband),
 ];
 
 impl Carrier {
@@ -48,6 +54,10 @@ impl Carrier {
         match self {
             Carrier::Reach => Providers { node: Some(node), ..Providers::default() },
             Carrier::Cables(profile) => cabled(profile, 6),
+            Carrier::Hosts(profile) => {
+                let own = *node.address().name();
+                networked(profile, own, None)
+            }
             Carrier::Device(profile) => {
                 Providers { devices: vec![SoftDevice::open(&node, profile).unwrap()], ..Providers::default() }
             }
@@ -139,6 +149,16 @@ pub fn start_devices<T: Send>(
 /// A soft device on a node of its own.
 pub fn device(profile: Profile) -> Arc<dyn Device> {
     SoftDevice::open(&Node::open().unwrap(), profile).unwrap()
+}
+
+/// A soft device that takes those of other `host`s for devices that it reaches by TCP alone, sealed if there is an identity.
+pub fn networked(profile: Profile, host: [u8; 16], seal: Option<Identity>) -> Providers {
+    let tcp = Some(Tcp { sealed: seal.is_some(), instead: None });
+    let mut network = NetworkOptions::new((Ipv4Addr::LOCALHOST, 0).into());
+    (network.host, network.seal) = (Some(host), seal);
+    let options = SoftOptions { network: Some(network), ..SoftOptions::new(profile) };
+    let device = SoftDevice::open_as(&Node::open().unwrap(), options).unwrap();
+    Providers { devices: vec![device], tcp, ..Providers::default() }
 }
 
 /// A soft device on a node of its own, which says that it can do something else.

@@ -2,7 +2,8 @@
 
 use std::env;
 use std::fmt;
-use std::process::Command;
+use std::process::{self, Command};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// One way in which ranks reach one another.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,24 +14,48 @@ pub enum Carrier {
     Profile(&'static str),
     /// A device of this machine, by name.
     Device(String),
+    /// As if each rank were on a host of its own without RDMA: by TCP, by the rules of this profile if there is one.
+    Hosts(Option<&'static str>),
 }
 
 impl Carrier {
-    /// Shared memory and the software device's profiles; or only the machine's device that `FULMEN_TEST_DEVICE` names.
+    /// Shared memory, the software device's profiles, and hosts that TCP connects; or only the machine's device that
+    /// `FULMEN_TEST_DEVICE` names.
     pub fn all() -> Vec<Carrier> {
-        match env::var("FULMEN_TEST_DEVICE") {
-            Ok(device) => vec![Carrier::Device(device)],
-            Err(_) => vec![Carrier::Shared, Carrier::Profile("infiniband"), Carrier::Profile("thunderbolt")],
+        if let Ok(device) = env::var("FULMEN_TEST_DEVICE") {
+            return vec![Carrier::Device(device)];
         }
+        let mut all = vec![Carrier::Shared, Carrier::Profile("infiniband"), Carrier::Profile("thunderbolt")];
+        all.push(Carrier::Hosts(None));
+        if env::var("FULMEN_TEST_TIER").is_ok_and(|tier| tier == "full") {
+            all.push(Carrier::Hosts(Some("thunderbolt")));
+        }
+        all
+    }
+
+    /// Whether nobody can know that a rank which is lost has ended, and does not go on elsewhere.
+    #[allow(dead_code, reason = "not all tests kill ranks")]
+    pub fn hides_ends(&self) -> bool {
+        matches!(self, Carrier::Hosts(_))
     }
 
     /// Has a rank run over it.
     pub fn set<'a>(&self, command: &'a mut Command) -> &'a mut Command {
-        command.env_remove("FULMEN_PROFILE").env_remove("FULMEN_DEVICE");
+        for name in ["FULMEN_PROFILE", "FULMEN_DEVICE", "FULMEN_HOST_ID", "FULMEN_REQUIRE", "FULMEN_TRUSTED_RAIL"] {
+            command.env_remove(name);
+        }
         match self {
             Carrier::Shared => command,
             Carrier::Profile(profile) => command.env("FULMEN_PROFILE", profile),
             Carrier::Device(device) => command.env("FULMEN_DEVICE", device),
+            Carrier::Hosts(profile) => {
+                static HOSTS: AtomicU32 = AtomicU32::new(0);
+                let host = format!("{} {}", process::id(), HOSTS.fetch_add(1, Ordering::Relaxed));
+                command
+                    .env("FULMEN_HOST_ID", host)
+                    .env("FULMEN_VERBS_LIBRARY", "/nonexistent/libibverbs.so.1")
+                    .envs(profile.map(|profile| ("FULMEN_PROFILE", profile)))
+            }
         }
     }
 }
@@ -41,6 +66,8 @@ impl fmt::Display for Carrier {
             Carrier::Shared => f.write_str("shared memory"),
             Carrier::Profile(profile) => write!(f, "the profile {profile}"),
             Carrier::Device(device) => write!(f, "the device {device}"),
+            Carrier::Hosts(None) => f.write_str("TCP"),
+            Carrier::Hosts(Some(profile)) => write!(f, "TCP, by the profile {profile}"),
         }
     }
 }

@@ -2,16 +2,22 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use fulmen_reach::NodeAddress;
 use fulmen_verbs::{AddressHandle, AddressPath, Claim, VerbsError};
 
 use super::message::Global;
 use super::route::Route;
+use crate::device::DeviceCore;
 use crate::domain::Domain;
+use crate::network::{Network, Place};
 
 /// Address handles of one device.
 pub(crate) const MOST_HANDLES: u64 = 1 << 16;
+
+/// How long a device of the network may take to say on which host it is.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What an address handle means.
 pub(super) struct Address {
@@ -59,7 +65,10 @@ pub(crate) fn create(domain: &Arc<Domain>, path: &AddressPath) -> Result<Arc<dyn
     }
     let claim = device.datagrams.budget.take()?;
     // Whether anybody is there shows when something is sent, and is told to nobody.
-    let to = device.options.addressing.find(path.remote_gid, path.remote_lid).ok().map(|at| (at.node, at.index));
+    let to = match &device.network {
+        None => device.options.addressing.find(path.remote_gid, path.remote_lid).ok().map(|at| (at.node, at.index)),
+        Some(network) => on_network(device, network, path)?,
+    };
     let route = match to {
         Some((node, Some(index))) => Some(device.datagrams.route(node, index)),
         _ => None,
@@ -68,6 +77,22 @@ pub(crate) fn create(domain: &Arc<Domain>, path: &AddressPath) -> Result<Arc<dyn
     let address = Arc::new(Address { domain: domain.number, to, route, global });
     let number = device.datagrams.add_address(address);
     Ok(Arc::new(Handle { domain: domain.clone(), number, _claim: claim }))
+}
+
+/// The node of the device at an address of the network, if it is on this host.
+fn on_network(
+    device: &DeviceCore,
+    network: &Network,
+    path: &AddressPath,
+) -> Result<Option<(NodeAddress, Option<u32>)>, VerbsError> {
+    let place = |address| network.place(address, Instant::now() + PATIENCE);
+    match network.peer_at(path.remote_gid, path.remote_lid).and_then(place) {
+        Ok(Place::Here(node)) => Ok(Some((node, None))),
+        Ok(Place::There) => {
+            Err(VerbsError::Unsupported { device: device.info.name.clone(), what: "datagrams to other hosts" })
+        }
+        Err(_) => Ok(None),
+    }
 }
 
 /// What the handle of this number means in a domain.

@@ -105,3 +105,11 @@ fn a_damaged_registration_is_none() {
     }
     assert_eq!(table.key(key), Some(shared));
 }
+
+#[test]
+fn what_devices_say_to_one_another_is_heard() {
+    for (name, bytes) in network::sayings() {
+        assert!(network::hear(&bytes).contains(&network::Said::Right), "{name}");
+        assert_eq!(network::hear(&bytes[..7]), [network::Said::Nothing; 3], "{name}");
+    }
+}

@@ -7,9 +7,10 @@ use std::sync::atomic::{Ordering, fence};
 use fulmen_memory::Exposed;
 use fulmen_verbs::{Access, CompletionStatus, RemoteAddr, SendOp};
 
+use super::link::{Link, Near};
 use super::message::HEADER;
 use super::send::{Begun, Send, Stage, each_piece, runs};
-use super::{Inner, Link, Pair};
+use super::{Inner, Pair};
 use crate::directory::SharedKey;
 use crate::remote::Lookup;
 use crate::vm::{Fault, LAST, Process, Runs};
@@ -42,7 +43,7 @@ impl Pair {
                 (remote, Access::REMOTE_ATOMIC, Access::LOCAL_WRITE, false)
             }
         };
-        let Some(link) = &inner.link else { return Begun::Blocked };
+        let Some(Link::Near(link)) = &inner.link else { return Begun::Blocked };
         let send = &inner.sends[inner.begun];
         let reached = (send.bytes > 0).then(|| self.reach(link, remote, send.bytes as usize, remote_access));
         if let Some(Ok((Way::Asked, _))) = reached {
@@ -121,7 +122,7 @@ impl Pair {
     /// How the bytes at the peer are reached, and the key of their registration, which is never another one's.
     fn reach<'a>(
         &self,
-        link: &'a Link,
+        link: &'a Near,
         remote: RemoteAddr,
         len: usize,
         needed: Access,

@@ -3,9 +3,10 @@
 use fulmen_reach::ring::{Producer, RingError};
 use fulmen_verbs::{Access, CompletionStatus, SendOp};
 
+use super::link::{Link, Near};
 use super::message::{ANSWER, ATOMIC, Answer, Atomic, HEADER, Kind, TARGET, Target};
 use super::send::{Begun, Send, Stage, each_piece, write_bytes};
-use super::{Inner, Link, Pair};
+use super::{Inner, Pair};
 use crate::layout::PART;
 
 /// The peer answered what was not asked, or broke its ring.
@@ -43,7 +44,8 @@ impl Pair {
 
     /// Takes what the peer brings.
     pub(super) fn take_answers(&self, inner: &mut Inner) -> Result<(), Nonsense> {
-        let Inner { link: Some(Link { answers, remote, .. }), sends, asked, begun, broken, .. } = inner else {
+        let Inner { link: Some(Link::Near(Near { answers, remote, .. })), sends, asked, begun, broken, .. } = inner
+        else {
             return Ok(());
         };
         let mut taken = false;

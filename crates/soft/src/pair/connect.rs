@@ -1,5 +1,6 @@
 //! Finding the peer, in the transition to RTR.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -7,10 +8,13 @@ use std::time::{Duration, Instant};
 use fulmen_reach::ring::Consumer;
 use fulmen_verbs::{Path, VerbsError};
 
-use super::{Link, Pair};
+use super::Pair;
+use super::link::{Link, Near};
+use super::network::Far;
 use crate::Profile;
-use crate::device::pair_slot;
+use crate::device::{pair_device, pair_slot};
 use crate::directory::SharedPair;
+use crate::network::{self, End, Network, PeerEnd, Place};
 use crate::remote::Remote;
 use crate::wire::{Cause, PeerWire};
 
@@ -26,6 +30,15 @@ enum Failure {
     Other(Cause),
 }
 
+impl From<network::Failure> for Failure {
+    fn from(failure: network::Failure) -> Failure {
+        match failure {
+            network::Failure::Stale(problem) => Failure::Stale(problem),
+            network::Failure::Unreached(cause) => Failure::Other(cause.into()),
+        }
+    }
+}
+
 impl<E: Into<Cause>> From<E> for Failure {
     fn from(cause: E) -> Failure {
         Failure::Other(cause.into())
@@ -35,9 +48,9 @@ impl<E: Into<Cause>> From<E> for Failure {
 /// What a look for the peer found.
 enum Found {
     /// It can be connected to.
-    Free(Link),
+    Free(Near),
     /// Its wire is an old connection's, or just being changed: it has to be reset, which may be on its way.
-    NotYet(&'static str, Option<Link>),
+    NotYet(&'static str, Option<Near>),
 }
 
 impl Pair {
@@ -64,15 +77,26 @@ impl Pair {
         let number = path.remote_qp;
         let until = Instant::now() + PATIENCE;
         let device = &self.domain.device;
-        let (address, index) = device.find(path.remote_gid, path.remote_lid, number)?;
-        let remote = device.remote(address, index, until)?;
+        let remote = match &device.network {
+            None => {
+                let (address, index) = device.find(path.remote_gid, path.remote_lid, number)?;
+                device.remote(address, index, until)?
+            }
+            Some(network) => {
+                let peer = network.peer_at(path.remote_gid, path.remote_lid)?;
+                match self.neighbour(network, peer, number, until)? {
+                    Some(remote) => remote,
+                    None => return self.meet(network, PeerEnd { device: peer, number }, own, until),
+                }
+            }
+        };
         // Keeps what is mapped until the next look.
         let mut _last = None;
         loop {
             match self.look(&remote, number, own, until)? {
                 Found::Free(link) => {
                     self.check_gids(&link, path, own)?;
-                    return Ok(link);
+                    return Ok(Link::Near(link));
                 }
                 Found::NotYet(problem, _) if Instant::now() >= until => return Err(Failure::Stale(problem)),
                 Found::NotYet(_, link) => _last = link,
@@ -81,8 +105,36 @@ impl Pair {
         }
     }
 
+    /// The device at an address of the network, if it is on this host.
+    fn neighbour(
+        &self,
+        network: &Network,
+        peer: SocketAddr,
+        number: u32,
+        until: Instant,
+    ) -> Result<Option<Arc<Remote>>, Cause> {
+        let device = &self.domain.device;
+        let mut known = true;
+        loop {
+            let Place::Here(node) = network.place(peer, until)? else { return Ok(None) };
+            match device.remote(node, pair_device(number), until) {
+                // Another process may have its address now.
+                Err(_) if std::mem::take(&mut known) => network.forget(peer),
+                found => return found.map(Some),
+            }
+        }
+    }
+
+    /// Meets a queue pair of another host.
+    fn meet(&self, network: &Network, peer: PeerEnd, own: u64, until: Instant) -> Result<Link, Failure> {
+        let own = End { device: network.address(), number: self.number, incarnation: own, kind: self.kind };
+        let met = network.meet(&own, &peer, until)?;
+        let credited = self.is_reliable() || self.holds();
+        Ok(Link::Far(Box::new(Far::new(own, met.peer, met.stream, self.is_reliable(), credited))))
+    }
+
     /// Thunderbolt finds a peer only by the GID whose index it gave; whichever side connects last learns of it.
-    fn check_gids(&self, link: &Link, path: &Path, own: u64) -> Result<(), Cause> {
+    fn check_gids(&self, link: &Near, path: &Path, own: u64) -> Result<(), Cause> {
         let source = self.domain.device.gids()[usize::from(path.local_gid_index)];
         if self.profile() != Profile::Thunderbolt || link.wire.agrees(own, path.remote_gid, source) {
             return Ok(());
@@ -115,7 +167,7 @@ impl Pair {
         } else {
             None
         };
-        let link = Link { remote: remote.clone(), wire, ring, answers };
+        let link = Near { remote: remote.clone(), wire, ring, answers };
         Ok(match problem {
             None => Found::Free(link),
             Some(problem) => Found::NotYet(problem, Some(link)),

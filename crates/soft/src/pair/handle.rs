@@ -8,6 +8,7 @@ use fulmen_verbs::{
 };
 
 use super::Pair;
+use super::link::Link;
 use crate::completion::Queue;
 use crate::device::pair_slot;
 use crate::domain::Domain;
@@ -48,11 +49,16 @@ impl QueuePair for PairHandle {
 
     fn is_peer_gone(&self) -> bool {
         let inner = self.pair.inner();
-        inner.link.as_ref().is_some_and(|link| !link.remote.is_alive() || link.wire.is_over())
+        inner.link.as_ref().is_some_and(|link| !link.is_alive() || link.is_over())
     }
 
     fn carrier(&self) -> Carrier {
-        Carrier::SharedMemory
+        match self.pair.inner().link.as_ref().and_then(Link::far) {
+            Some(_) => {
+                Carrier::Tcp { sealed: self.pair.domain.device.network.as_ref().is_some_and(|on| on.is_sealed()) }
+            }
+            None => Carrier::SharedMemory,
+        }
     }
 
     fn modify(&self, transition: &Transition) -> Result<(), VerbsError> {

@@ -4,6 +4,7 @@ use fulmen_verbs::{
     CompletionStatus, PostError, QueuePairState, RecvRequest, SendRequest, VerbsError, check_post_recv, check_post_send,
 };
 
+use super::link::Link;
 use super::receive::Turn;
 use super::send::Send;
 use super::{Inner, Pair, Recv};
@@ -26,6 +27,8 @@ impl Pair {
                 send.keep_inline();
             }
         }
+        // The peer may have to be asked for RECVs.
+        self.tell(inner, false);
         if self.waits_for_clock(inner) {
             // The device's thread may sleep, and nothing else starts the clock of a peer that is silent.
             self.domain.device.progress.kick();
@@ -36,7 +39,7 @@ impl Pair {
     /// Whether only time ends the requests: the peer does not listen.
     fn waits_for_clock(&self, inner: &Inner) -> bool {
         let Some(link) = inner.link.as_ref().filter(|_| !inner.sends.is_empty() && !self.holds()) else { return false };
-        !link.remote.is_alive() || !link.wire.takes(inner.wire.incarnation)
+        !link.is_alive() || !link.takes(inner.wire.incarnation)
     }
 
     fn queue_send(&self, inner: &mut Inner, request: &SendRequest) -> Result<(), VerbsError> {
@@ -73,8 +76,16 @@ impl Pair {
             inner.wire.grant(inner.posted);
             if let Some(link) = &inner.link {
                 // The peer may hold a SEND for this.
-                link.remote.wake();
+                link.wake();
             }
+        }
+        if let Some(Link::Far(far)) = &inner.link
+            && !far.holds_message()
+        {
+            // The peer hears of it at once only if it waits for it.
+            self.attend(inner);
+            self.tell(inner, false);
+            return result;
         }
         // A message may wait for this, and nobody else may look.
         if had_none && self.receive(inner) == Turn::Full {

@@ -5,9 +5,10 @@ use fulmen_reach::ring::Frame;
 use fulmen_verbs::{Access, AsyncEvent, Completion, CompletionOpcode, CompletionStatus, QueuePairState, RecvRequest};
 use smallvec::SmallVec;
 
+use super::link::{Link, Near};
 use super::message::{HEADER, Header, Kind, PLACE, SentPlace};
 use super::send::{each_piece, runs};
-use super::{Inner, Link, Pair, Recv};
+use super::{Inner, Pair, Recv};
 use crate::layout::EAGER;
 use crate::remote::{Lookup, Remote};
 use crate::vm::Fault;
@@ -53,6 +54,11 @@ enum Missing {
 impl Pair {
     /// Takes what has arrived.
     pub(super) fn receive(&self, inner: &mut Inner) -> Turn {
+        if let Some(Link::Far(_)) = inner.link {
+            let turn = self.receive_far(inner);
+            self.tell(inner, false);
+            return turn;
+        }
         let mut worked = false;
         let mut full = true;
         for _ in 0..MESSAGES_A_TURN {
@@ -73,10 +79,7 @@ impl Pair {
                 }
                 Outcome::Taken { large } => {
                     worked = true;
-                    if inner.state == QueuePairState::ReadyToReceive && !inner.established {
-                        inner.established = true;
-                        self.domain.device.tell(AsyncEvent::Established { qp_num: self.number });
-                    }
+                    self.note_first(inner);
                     if large {
                         inner.wire.acknowledge(inner.taken);
                     }
@@ -99,7 +102,7 @@ impl Pair {
         }
         if let Some(link) = inner.link.as_ref().filter(|_| worked) {
             inner.wire.acknowledge(inner.taken);
-            link.remote.wake();
+            link.wake();
         }
         match (full, worked) {
             (true, _) => Turn::Full,
@@ -108,7 +111,16 @@ impl Pair {
         }
     }
 
-    fn refuse(&self, inner: &mut Inner, recv: Option<CompletionStatus>, sender: CompletionStatus) {
+    /// A message was taken.
+    pub(super) fn note_first(&self, inner: &mut Inner) {
+        if inner.state == QueuePairState::ReadyToReceive && !inner.established {
+            inner.established = true;
+            self.domain.device.tell(AsyncEvent::Established { qp_num: self.number });
+        }
+    }
+
+    /// Ends the connection: what the front RECV says, if there is one for it, and what the sender is told.
+    pub(super) fn refuse(&self, inner: &mut Inner, recv: Option<CompletionStatus>, sender: CompletionStatus) {
         let failed = recv.and_then(|status| Some((inner.recvs.pop_front()?, status)));
         let told = failed.is_some();
         if let Some((recv, status)) = failed {
@@ -117,6 +129,9 @@ impl Pair {
         if self.is_reliable() {
             inner.wire.acknowledge(inner.taken);
             inner.wire.refuse(inner.taken, sender);
+            if let Some(Link::Far(far)) = &mut inner.link {
+                far.refuse(inner.taken, sender);
+            }
         } else {
             // Nobody is told, but the memory of the sender is no longer needed.
             inner.wire.acknowledge(inner.taken + 1);
@@ -133,7 +148,7 @@ impl Pair {
             return Outcome::Nothing;
         }
         let Inner {
-            link: Some(link),
+            link: Some(Link::Near(link)),
             wire: own,
             recvs,
             recv_used,
@@ -148,7 +163,7 @@ impl Pair {
         else {
             return Outcome::Nothing;
         };
-        let Link { remote, wire, ring, .. } = link;
+        let Near { remote, wire, ring, .. } = link;
         if !wire.answers(own.incarnation) {
             // What is in its ring is for the queue pair that it is connected to, now or before this one was reset.
             return Outcome::Nothing;
@@ -201,7 +216,7 @@ impl Pair {
             remote.wake();
         }
         if header.kind != Kind::Written
-            && let Err(refused) = self.check_room(&header, recv)
+            && let Err(refused) = self.check_room(header.total, recv)
         {
             return refused;
         }
@@ -242,28 +257,33 @@ impl Pair {
             Kind::Written => CompletionOpcode::RecvWriteWithImm,
             _ => CompletionOpcode::Recv,
         };
-        let completion = Completion {
-            wr_id: recv.request.wr_id,
-            status: CompletionStatus::Success,
-            opcode,
-            byte_len: header.total,
-            imm: header.imm,
-            qp_num: self.number,
-            origin: None,
-        };
-        // Its memory is let go before another thread can see that it is done.
-        drop(recv);
-        self.recv_queue.push(completion, header.solicited);
+        self.complete_message(recv, opcode, header.total, header.imm, header.solicited);
         Outcome::Taken { large: header.total as usize > EAGER }
     }
 
+    /// A RECV has its message.
+    pub(super) fn complete_message(
+        &self,
+        recv: Recv,
+        opcode: CompletionOpcode,
+        byte_len: u32,
+        imm: Option<u32>,
+        solicited: bool,
+    ) {
+        let wr_id = recv.request.wr_id;
+        let (status, qp_num) = (CompletionStatus::Success, self.number);
+        // Its memory is let go before another thread can see that it is done.
+        drop(recv);
+        self.recv_queue.push(Completion { wr_id, status, opcode, byte_len, imm, qp_num, origin: None }, solicited);
+    }
+
     /// The peer is gone, and what it had begun to send will never be whole. A RECV that was taken for it is for others.
-    fn close(&self, inner: &mut Inner) -> Outcome {
+    pub(super) fn close(&self, inner: &mut Inner) -> Outcome {
         // What waited for a RECV waits no more.
         inner.patience.renew();
         if let Some(shared) = &self.shared {
             inner.closed = true;
-            if let Some(recv) = inner.recvs.pop_front() {
+            for recv in inner.recvs.drain(..).rev() {
                 shared.give_back(recv.request);
             }
         }
@@ -271,10 +291,10 @@ impl Pair {
     }
 
     /// Whether a message may go into a RECV.
-    fn check_room(&self, header: &Header, recv: &RecvRequest) -> Result<(), Outcome> {
+    pub(super) fn check_room(&self, total: u32, recv: &RecvRequest) -> Result<(), Outcome> {
         let limits = &self.domain.device.info.limits;
         let room = recv.bytes();
-        let total = u64::from(header.total);
+        let total = u64::from(total);
         let unequal = limits.frame.is_some() && limits.depth_of(total) != limits.depth_of(room);
         if total > room || unequal {
             let recv = Some(CompletionStatus::LocalLength);

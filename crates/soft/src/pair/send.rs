@@ -9,6 +9,7 @@ use fulmen_verbs::{
 };
 use smallvec::SmallVec;
 
+use super::link::Link;
 use super::message::{HEADER, Header, Kind, PLACE, SentPlace};
 use super::{Inner, Pair};
 use crate::layout::{EAGER, PART, PULLED};
@@ -27,7 +28,7 @@ pub(super) struct Send {
     /// The bytes of an inline request that could not go out at once.
     pub(super) kept: Option<Vec<u8>>,
     signaled: bool,
-    solicited: bool,
+    pub(super) solicited: bool,
     pub(super) bytes: u32,
     /// Bytes that the peer has answered.
     pub(super) answered: u32,
@@ -155,14 +156,14 @@ impl Pair {
     /// Completes requests from the front.
     fn retire(&self, inner: &mut Inner) -> bool {
         let Some(link) = &inner.link else { return false };
-        let answers = link.wire.answers(inner.wire.incarnation);
-        let acked = if answers { link.wire.acked() } else { 0 };
+        let answers = link.answers(inner.wire.incarnation);
+        let acked = if answers { link.acked() } else { 0 };
         if acked > inner.sent {
             // No correct peer acknowledges what was not sent.
             self.fail(inner, CompletionStatus::RemoteOperation);
             return true;
         }
-        let refused = if answers { link.wire.refused() } else { None };
+        let refused = if answers { link.refused() } else { None };
         // What was asked for came before the acknowledgement.
         if inner.asked > 0 && answers && self.take_answers(inner).is_err() {
             self.fail(inner, CompletionStatus::RemoteOperation);
@@ -215,7 +216,7 @@ impl Pair {
     }
 
     /// Fails the front request and, with it, the queue pair.
-    fn fail(&self, inner: &mut Inner, status: CompletionStatus) {
+    pub(super) fn fail(&self, inner: &mut Inner, status: CompletionStatus) {
         if let Some(send) = inner.sends.front() {
             let (wr_id, opcode) = (send.wr_id, send.opcode());
             // The peer is told first: what was posted is void from here on, and its memory may be used otherwise.
@@ -251,26 +252,28 @@ impl Pair {
         }
         // What was done on the peer's memory is none of its business.
         if let Some(link) = inner.link.as_ref().filter(|_| in_parts || inner.sent != sent) {
-            link.remote.wake();
+            link.wake();
         }
-        worked || in_parts
+        let flushed = self.flush(inner);
+        worked || in_parts || flushed
     }
 
     fn begin_one(&self, inner: &mut Inner) -> Begun {
         let Some(link) = &inner.link else { return Begun::Blocked };
         let send = &inner.sends[inner.begun];
-        let takes = || link.wire.takes(inner.wire.incarnation) && link.remote.is_alive();
+        let takes = || link.takes(inner.wire.incarnation) && link.is_alive();
         // What UC sends to a peer that does not listen is lost.
-        if !self.is_reliable() && !self.holds() && send.stage == Stage::Waiting && !takes() {
+        if !self.is_reliable() && !self.holds() && send.stage == Stage::Waiting && !takes() && !link.is_awaited() {
             return Begun::As(Stage::Done(send.bytes));
         }
         // What the peer was asked for is there before anything else goes out, which may be made of it.
         if inner.asked > 0 && !send.brings() {
             return Begun::Blocked;
         }
+        let Link::Near(near) = link else { return self.begin_far(inner) };
         if let SendOp::Send { .. } = send.op {
             // What is in parts was let go before, and the peer needs all of it.
-            if self.holds() && send.stage == Stage::Waiting && !(takes() && inner.sent < link.wire.granted()) {
+            if self.holds() && send.stage == Stage::Waiting && !(takes() && inner.sent < near.wire.granted()) {
                 return Begun::Blocked;
             }
             return self.send_message(inner);
@@ -281,7 +284,7 @@ impl Pair {
         if !takes() {
             return Begun::Blocked;
         }
-        let acked = link.wire.acked();
+        let acked = near.wire.acked();
         let settled = match self.is_reliable() {
             // What came before must have had its effect: the peer may still take it, or refuse it.
             true => inner.asked == 0 && acked == inner.sent,
@@ -302,7 +305,7 @@ impl Pair {
     }
 
     fn send_message(&self, inner: &mut Inner) -> Begun {
-        let Inner { link: Some(link), sends, begun, wire: own, .. } = inner else { return Begun::Blocked };
+        let Inner { link: Some(Link::Near(link)), sends, begun, wire: own, .. } = inner else { return Begun::Blocked };
         let send = &mut sends[*begun];
         let mut places = SmallVec::new();
         if !send.inline {
@@ -367,10 +370,13 @@ impl Pair {
     pub(super) fn look_at_clock(&self, inner: &mut Inner) -> Option<Instant> {
         let link = inner.link.as_ref()?;
         let now = Instant::now();
-        let alive = link.remote.is_alive();
-        if !alive || !link.wire.takes(inner.wire.incarnation) {
+        let alive = link.is_alive();
+        if !alive || !link.takes(inner.wire.incarnation) {
             if self.holds() {
                 return None;
+            }
+            if let Some(far) = link.far().filter(|far| far.is_awaited()) {
+                return Some(far.awaited_until());
             }
             if !self.is_reliable() {
                 for send in inner.sends.iter_mut().filter(|send| !matches!(send.stage, Stage::Failed(_))) {
@@ -397,8 +403,13 @@ impl Pair {
             return Some(until);
         }
         inner.timers.lost_since = None;
-        let Some(Stage::Sent(front)) = inner.sends.front().map(|send| send.stage) else { return None };
-        if !self.is_reliable() || link.wire.stalled() != Some(front) {
+        let front = match inner.sends.front()?.stage {
+            Stage::Sent(number) => number,
+            // Over a connection, it stays here until there is a RECV.
+            Stage::Waiting => inner.sent,
+            _ => return None,
+        };
+        if !self.is_reliable() || link.stalled(inner.sent) != Some(front) {
             inner.timers.stalled = None;
             return None;
         }
@@ -408,7 +419,7 @@ impl Pair {
             _ => now,
         };
         inner.timers.stalled = Some((front, since));
-        let until = since + Duration::from_nanos(link.wire.not_ready_ns()).min(LONGEST_NOT_READY) * retries;
+        let until = since + Duration::from_nanos(link.not_ready_ns()).min(LONGEST_NOT_READY) * retries;
         if now >= until {
             self.fail(inner, CompletionStatus::RnrRetryExceeded);
             return None;

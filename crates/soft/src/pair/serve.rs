@@ -6,6 +6,7 @@ use fulmen_memory::Exposed;
 use fulmen_reach::ring::{Frame, Producer};
 use fulmen_verbs::{Access, CompletionStatus};
 
+use super::link::Link;
 use super::message::{ANSWER, ATOMIC, Answer, Atomic, HEADER, Header, Kind, TARGET, Target};
 use super::receive::{CORRUPT, Outcome};
 use super::{Inner, Pair};
@@ -18,7 +19,7 @@ const BODY: usize = HEADER + TARGET;
 impl Pair {
     /// Does what the next frame, whose header this is, asks for.
     pub(super) fn serve(&self, inner: &mut Inner, header: Header) -> Outcome {
-        let Inner { link: Some(link), wire, taken, written, answered, dropping, access, .. } = inner else {
+        let Inner { link: Some(Link::Near(link)), wire, taken, written, answered, dropping, access, .. } = inner else {
             return Outcome::Nothing;
         };
         // It was there a moment ago, and its length is checked again: the memory is the peer's.
@@ -97,15 +98,22 @@ enum Served {
 }
 
 /// Where a request is served.
-struct Desk<'a> {
-    pair: &'a Pair,
+pub(super) struct Desk<'a> {
+    pub(super) pair: &'a Pair,
     /// The queue pair has the right.
-    allowed: bool,
-    needed: Access,
+    pub(super) allowed: bool,
+    pub(super) needed: Access,
 }
 
 impl Desk<'_> {
-    fn reach<R>(&self, rkey: u32, addr: u64, len: usize, work: impl FnOnce(&Exposed, usize) -> R) -> Option<R> {
+    /// Works on `len` bytes at `addr` of this process, if the peer may.
+    pub(super) fn reach<R>(
+        &self,
+        rkey: u32,
+        addr: u64,
+        len: usize,
+        work: impl FnOnce(&Exposed, usize) -> R,
+    ) -> Option<R> {
         let domain = &self.pair.domain;
         if !self.allowed {
             return None;
@@ -148,21 +156,24 @@ impl Desk<'_> {
             Ok(None) => return Served::NoRoom,
             Err(_) => return Served::Corrupt,
         };
-        let old = self.reach(target.rkey, target.addr, 8, |memory, at| {
-            let word = memory.atomic_u64(at);
-            match atomic {
-                Atomic::Add(add) => word.fetch_add(add, Ordering::SeqCst),
-                Atomic::Swap { compare, swap } => {
-                    let swapped = word.compare_exchange(compare, swap, Ordering::SeqCst, Ordering::SeqCst);
-                    swapped.unwrap_or_else(|found| found)
-                }
-            }
-        });
+        let old = self.reach(target.rkey, target.addr, 8, |memory, at| atomically(memory, at, atomic));
         let Some(old) = old else { return Served::Denied(CompletionStatus::RemoteAccess) };
         frame.write(&Answer { number, offset: 0 }.to_bytes());
         frame.write(&old.to_ne_bytes());
         frame.publish();
         Served::Done
+    }
+}
+
+/// Does an atomic: the old value.
+pub(super) fn atomically(memory: &Exposed, at: usize, atomic: Atomic) -> u64 {
+    let word = memory.atomic_u64(at);
+    match atomic {
+        Atomic::Add(add) => word.fetch_add(add, Ordering::SeqCst),
+        Atomic::Swap { compare, swap } => {
+            let swapped = word.compare_exchange(compare, swap, Ordering::SeqCst, Ordering::SeqCst);
+            swapped.unwrap_or_else(|found| found)
+        }
     }
 }
 

@@ -256,7 +256,7 @@ fn a_late_recv_stops_the_clock_before_the_bytes_are_there() {
     one.connect(&late);
     late.connect(&one);
     let sender = pair_of(&one);
-    let stalled = |sender: &Inner| sender.link.as_ref().and_then(|link| link.wire.stalled());
+    let stalled = |sender: &Inner| sender.link.as_ref().and_then(|link| link.stalled(sender.sent));
     // Out of the sender's memory, which has to be mapped first.
     let stopped = {
         let mut inner = sender.inner();

@@ -116,13 +116,19 @@ fn all_that_runs_on_a_host_can_be_stopped_and_killed() {
     // A daemon, whose parent is gone.
     let script = "(setsid sleep 1000 </dev/null >/dev/null 2>&1 &) ; sleep 1000";
     let mut children = [&a, &b].map(|host| host.command("sh").args(["-c", script]).spawn().unwrap());
-    until("both run", || [&a, &b].iter().all(|host| host.processes().len() == 3));
+    let names = |host: &Host| {
+        let name = |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        let mut names: Vec<String> = host.processes().into_iter().map(name).collect();
+        names.sort();
+        names.concat()
+    };
+    until("both run", || [&a, &b].iter().all(|host| names(host) == "sh\nsleep\nsleep\n"));
     let state = |pid: u32| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
         stat.rsplit(") ").next().unwrap().chars().next().unwrap()
     };
     assert_eq!(a.stop_all(), 3);
-    until("all are stopped", || a.processes().into_iter().all(|pid| state(pid) == 'T'));
+    assert!(a.processes().into_iter().all(|pid| state(pid) == 'T'));
     assert_eq!(a.cont_all(), 3);
     until("all go on", || a.processes().into_iter().all(|pid| state(pid) == 'S'));
     assert_eq!(a.kill_all(), 3);

@@ -2,11 +2,15 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use fulmen_trust::{Protocol, TrustError};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::WebPkiSupportedAlgorithms;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::{DigitallySignedStruct, SignatureScheme};
 
 use crate::common::{LONG, PROTOCOL, end, identity, meet, plain, read_exact, write_all};
 
@@ -72,6 +76,101 @@ fn another_authority_is_refused_at_both_ends() {
     let error = server.unwrap_err();
     assert!(matches!(error, TrustError::NotTrusted { .. }) && error.is_stranger(), "{error}");
     assert!(error.to_string().contains("FULMEN_SECRET_FILE"));
+}
+
+/// Takes any server for the right one, as a stranger would.
+#[derive(Debug)]
+struct Anybody(WebPkiSupportedAlgorithms);
+
+impl ServerCertVerifier for Anybody {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Err(rustls::Error::General("TLS 1.2".into()))
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_schemes()
+    }
+}
+
+/// A client of TLS 1.3 that accepts any server, until it is told something. `key` makes its certificate, if it has one.
+fn stranger(stream: &mut TcpStream, key: Option<&rcgen::KeyPair>, protocols: &[&[u8]]) -> rustls::Error {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let anybody = Arc::new(Anybody(provider.signature_verification_algorithms));
+    let builder = rustls::ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .unwrap()
+        .dangerous()
+        .with_custom_certificate_verifier(anybody);
+    let mut config = match key {
+        None => builder.with_no_client_auth(),
+        Some(key) => {
+            // The same names as a member's, signed by itself.
+            let params = rcgen::CertificateParams::new(vec!["fulmen".to_owned()]).unwrap();
+            let certificate = params.self_signed(key).unwrap().der().clone();
+            let key = PrivateKeyDer::Pkcs8(key.serialize_der().into());
+            builder.with_client_auth_cert(vec![certificate], key).unwrap()
+        }
+    };
+    config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
+    let name = ServerName::try_from("fulmen").unwrap();
+    let mut tls = rustls::ClientConnection::new(Arc::new(config), name).unwrap();
+    loop {
+        match tls.complete_io(stream) {
+            Ok(_) => {}
+            Err(error) => match error.downcast::<rustls::Error>() {
+                Ok(error) => return error,
+                Err(error) => return rustls::Error::General(error.to_string()),
+            },
+        }
+    }
+}
+
+#[test]
+fn a_stranger_is_refused_with_whatever_certificate() {
+    let told = Mutex::new(None);
+    let attempt = |key: Option<&rcgen::KeyPair>, protocols: &[&[u8]]| {
+        let (error, _) = accept(|stream| *told.lock().unwrap() = Some(stranger(stream, key, protocols)));
+        (error, told.lock().unwrap().take().unwrap())
+    };
+    let (error, told) = attempt(None, &[PROTOCOL.0]);
+    assert!(matches!(error, TrustError::Stranger) && error.is_stranger(), "{error}");
+    assert_eq!(told, rustls::Error::AlertReceived(rustls::AlertDescription::CertificateRequired));
+
+    for algorithm in [&rcgen::PKCS_ED25519, &rcgen::PKCS_ECDSA_P256_SHA256] {
+        let key = rcgen::KeyPair::generate_for(algorithm).unwrap();
+        let (error, told) = attempt(Some(&key), &[PROTOCOL.0]);
+        assert!(matches!(error, TrustError::WrongAuthority { .. }), "{error}");
+        assert!(matches!(told, rustls::Error::AlertReceived(_)), "{told}");
+    }
+
+    // Before the certificate, the protocol is looked at, and one must be named.
+    let (error, _) = attempt(None, &[b"http/1.1", b"h2"]);
+    assert!(matches!(error, TrustError::OtherProtocol { .. }), "{error}");
 }
 
 #[test]

@@ -57,7 +57,7 @@ pub fn switched_on(root: &Root, _asker: &Asker) -> Check {
         ([], false, _) => Check::warning(
             NAME,
             "the kernel has no RDMA: no device in /sys/class/infiniband, and ib_uverbs is not loaded; ranks of one host need \
-             none, ranks of several do",
+             none, and ranks of several talk by TCP, which is slower",
             "load your adapter's driver (`modprobe mlx5_ib`) and `modprobe ib_uverbs`; where there is no adapter, `rdma link \
              add rxe0 type rxe netdev eth0` makes a device of a network interface",
         ),

@@ -31,6 +31,7 @@ mod port;
 mod rail;
 mod rdma;
 mod route;
+mod terms;
 mod watch;
 
 pub(crate) use connect::{Given, Rails, connect};
@@ -41,3 +42,4 @@ pub use needs::{Need, Needs, needs};
 pub(crate) use rail::Rail;
 pub(crate) use rdma::{DeviceKey, Rdma, RdmaId, Registrar, Request, Verb};
 pub use route::usable;
+pub(crate) use terms::{Terms, terms};

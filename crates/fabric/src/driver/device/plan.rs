@@ -86,7 +86,7 @@ impl Plan {
     }
 
     /// Bytes that guard each frame.
-    fn guard(&self) -> usize {
+    pub(super) fn guard(&self) -> usize {
         match (self.is_reliable(), self.verify) {
             (false, _) => Reliable::OVERHEAD,
             (true, true) => TRAILER,

@@ -21,9 +21,6 @@ use crate::engine::{OpError, Place, ProtocolError};
 
 const WORD: u64 = size_of::<u64>() as u64;
 
-/// Frames that are sooner there than an offer is agreed on.
-const FEW: u64 = 2;
-
 /// Why a request is refused.
 type Refusal = (About, OpError);
 
@@ -243,7 +240,7 @@ impl Link {
                 return;
             }
         };
-        let few = len <= FEW * (self.config.frame - FRAGMENT_HEADER) as u64;
+        let few = len <= self.config.framed_get();
         let may_offer = !few && !self.config.verify;
         let (source, phase) = match found {
             Found { memory, direct: Some(place) } if may_offer && request.flags & DIRECT != 0 => {

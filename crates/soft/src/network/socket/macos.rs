@@ -90,15 +90,14 @@ impl Poller {
     }
 
     /// Adds another set, which is told of once after each [`Poller::arm_set`].
-    pub(in super::super) fn add_set(&self, set: &Poller, token: u64) -> io::Result<()> {
-        let flags = EventFlags::ADD | EventFlags::DISPATCH | EventFlags::DISABLE;
-        self.change(EventFilter::Read(number(&set.0)), flags, token)
+    pub(in super::super) fn add_set(&self, _set: &Poller, _token: u64) -> io::Result<()> {
+        // What is told of once has to be added anew each time.
+        Ok(())
     }
 
     /// Has the other set told of once something in it changes, or at once if something has and nobody has asked since.
     pub(in super::super) fn arm_set(&self, set: &Poller, token: u64) -> io::Result<()> {
-        let flags = EventFlags::ADD | EventFlags::DISPATCH | EventFlags::ENABLE;
-        self.change(EventFilter::Read(number(&set.0)), flags, token)
+        self.change(EventFilter::Read(number(&set.0)), EventFlags::ADD | EventFlags::ONESHOT, token)
     }
 
     pub(in super::super) fn remove(&self, tcp: &TcpStream) -> io::Result<()> {
@@ -126,7 +125,7 @@ impl Poller {
 
     fn change(&self, filter: EventFilter, flags: EventFlags, token: u64) -> io::Result<()> {
         let change = kqueue::Event::new(filter, flags, std::ptr::without_provenance_mut(token as usize));
-        let mut none = [const { MaybeUninit::<kqueue::Event>::uninit() }; 0];
+        let mut none: [MaybeUninit<kqueue::Event>; 0] = [];
         // SAFETY: the socket or set is open during the call, and the system forgets it when it is closed.
         unsafe { kqueue::kevent(&self.0, &[change], &mut none[..], Some(Duration::ZERO))? };
         Ok(())

@@ -53,7 +53,7 @@ fn no_part_is_placed_in_memory_that_was_given_back() {
     let filled = until("the parts that a ring holds", || {
         let mut inner = receiver.inner();
         let filled = inner.filled as usize;
-        (filled > 0 && matches!(inner.link.as_mut()?.ring.peek(), Ok(None))).then_some(filled)
+        (filled > 0 && matches!(inner.link.as_mut()?.near().ring.peek(), Ok(None))).then_some(filled)
     });
     let Long { memory, mr } = into;
     drop(mr);
@@ -112,8 +112,9 @@ fn a_sender_that_is_gone_while_its_message_is_pulled_breaks_nothing_here() {
     pair_of(&one).domain.device.proof.as_ref().unwrap().forge();
     other.qp.post_recv(&[RecvRequest::new(2, [into.piece()])]).unwrap();
     one.qp.post_send(&[SendRequest::send(1, [from.piece()])]).unwrap();
-    let gone =
-        || pair_of(&other).inner().link.as_ref().is_some_and(|link| link.remote.fault() == crate::vm::Fault::Gone);
+    let gone = || {
+        pair_of(&other).inner().link.as_mut().is_some_and(|link| link.near().remote.fault() == crate::vm::Fault::Gone)
+    };
     until("a look at the sender's memory", || {
         assert_eq!(other.poll(), []);
         gone().then_some(())

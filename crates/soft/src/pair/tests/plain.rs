@@ -137,7 +137,7 @@ fn who_cannot_copy_any_more_asks() {
         assert_eq!(bytes(&one, HERE, 64), [value; 64]);
     };
     read(1);
-    let copies = || pair_of(&one).inner().link.as_ref().is_some_and(|link| link.remote.process().is_some());
+    let copies = || pair_of(&one).inner().link.as_mut().is_some_and(|link| link.near().remote.process().is_some());
     assert!(copies(), "a process may copy from itself");
     // As if another process had taken the peer's number.
     pair_of(&other).domain.device.proof.as_ref().unwrap().forge();

@@ -1,0 +1,177 @@
+//! What is reckoned from the figures.
+
+use fulmen::parts::collectives::model::{Mesh, all_reduce};
+use fulmen::parts::fabric::FabricOptions;
+use fulmen::parts::fabric::model::{Load, Operation, Toward, Wire};
+use fulmen::parts::soft::Profile;
+use fulmen::parts::verbs::DeviceInfo;
+use serde::Serialize;
+
+use super::figures::{Case, Figures};
+
+/// Bits of a byte.
+const BITS: f64 = 8.0;
+
+/// Messages that follow one another are of this length where no other is asked for: the cable's rate comes out.
+const LONG: u64 = 1 << 20;
+
+/// Hosts, each joined with each by so many cables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    pub nodes: u64,
+    pub cables: u64,
+}
+
+/// A prediction: with the expected figures, and with the best and the worst of all.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Span {
+    pub best: f64,
+    pub expected: f64,
+    pub worst: f64,
+}
+
+/// What is said of one arrangement of hosts.
+#[derive(Debug, Serialize)]
+pub struct Scenario {
+    pub nodes: u64,
+    pub cables_a_pair: u64,
+    pub ports_a_node: u64,
+    pub link: Rates,
+    pub node: Rates,
+    pub messages: Vec<Message>,
+    pub all_reduce: Vec<AllReduce>,
+}
+
+/// What leaves in one direction, in Gb/s.
+#[derive(Debug, Serialize)]
+pub struct Rates {
+    /// Payload, over one cable of each link: what this version uses.
+    #[serde(rename = "one_cable_a_link_Gbps")]
+    pub today: Span,
+    /// Payload, if large messages were dealt out to all cables.
+    #[serde(rename = "all_cables_Gbps")]
+    pub dealt_out: Span,
+    /// What the cables carry at most.
+    #[serde(rename = "cables_at_most_Gbps")]
+    pub most: f64,
+}
+
+/// A message of so many bytes between two hosts.
+#[derive(Debug, Serialize)]
+pub struct Message {
+    pub bytes: u64,
+    #[serde(rename = "delivered_us")]
+    pub delivered: Span,
+    #[serde(rename = "done_us")]
+    pub done: Span,
+    /// The same over one cable of the link, which is what this version uses.
+    #[serde(rename = "one_cable_delivered_us")]
+    pub today: Span,
+    /// Of such messages one behind the other.
+    #[serde(rename = "stream_GBps")]
+    pub stream: Span,
+    pub there: Counted,
+    pub back: Counted,
+}
+
+/// What is sent for it.
+#[derive(Debug, Serialize)]
+pub struct Counted {
+    pub sends: u64,
+    pub bytes: u64,
+    /// What these SENDs take of the device's queues.
+    pub device_frames: u64,
+    /// How many more SENDs there may be.
+    pub more_at_most: u64,
+}
+
+/// An all-reduce of so many bytes of each host.
+#[derive(Debug, Serialize)]
+pub struct AllReduce {
+    pub bytes: u64,
+    #[serde(rename = "us")]
+    pub time: Span,
+    #[serde(rename = "one_cable_us")]
+    pub today: Span,
+}
+
+impl Span {
+    pub fn of(by: impl Fn(Case) -> f64) -> Span {
+        let tidy = |case| (by(case) * 1e4).round() / 1e4;
+        Span { best: tidy(Case::Best), expected: tidy(Case::Expected), worst: tidy(Case::Worst) }
+    }
+}
+
+impl From<Load> for Counted {
+    fn from(load: Load) -> Counted {
+        Counted { sends: load.sends, bytes: load.bytes, device_frames: load.units, more_at_most: load.spare }
+    }
+}
+
+/// How links run over devices with the limits of Apple's.
+pub fn wire() -> anyhow::Result<Wire> {
+    let (limits, capabilities) = (Profile::Thunderbolt.limits(), Profile::Thunderbolt.capabilities());
+    let info = DeviceInfo { name: "rdma_en".into(), provider: "soft", ports: 1, limits, capabilities };
+    Ok(Wire::new(&FabricOptions::default(), &info)?)
+}
+
+impl Scenario {
+    pub fn new(figures: &Figures, wire: &Wire, shape: Shape, sizes: &[u64]) -> Scenario {
+        let Shape { nodes, cables } = shape;
+        let ports = (nodes - 1) * cables;
+        let rates = |links: u64| {
+            let stream = |case, cables| {
+                let rate = wire.stream(LONG, &figures.cable(case), &figures.host(case), cables);
+                rate * links as f64 * BITS / 1000.0
+            };
+            Rates {
+                today: Span::of(|case| stream(case, 1)),
+                dealt_out: Span::of(|case| stream(case, cables)),
+                most: figures.line.expected * (links * cables) as f64,
+            }
+        };
+        Scenario {
+            nodes,
+            cables_a_pair: cables,
+            ports_a_node: ports,
+            link: rates(1),
+            node: rates(nodes - 1),
+            messages: sizes.iter().map(|bytes| Message::new(figures, wire, cables, *bytes)).collect(),
+            all_reduce: sizes.iter().map(|bytes| AllReduce::new(figures, wire, shape, *bytes)).collect(),
+        }
+    }
+}
+
+impl Message {
+    pub fn new(figures: &Figures, wire: &Wire, cables: u64, bytes: u64) -> Message {
+        let time =
+            |case, cables| wire.time(Operation::Message, bytes, &figures.cable(case), &figures.host(case), cables);
+        let steps = wire.steps(Operation::Message, bytes);
+        Message {
+            bytes,
+            delivered: Span::of(|case| time(case, cables).delivered),
+            done: Span::of(|case| time(case, cables).done),
+            today: Span::of(|case| time(case, 1).delivered),
+            stream: Span::of(|case| wire.stream(bytes, &figures.cable(case), &figures.host(case), cables) / 1000.0),
+            there: steps.load(Toward::There, wire).into(),
+            back: steps.load(Toward::Here, wire).into(),
+        }
+    }
+}
+
+impl AllReduce {
+    fn new(figures: &Figures, wire: &Wire, shape: Shape, bytes: u64) -> AllReduce {
+        let time = |case, cables| {
+            let mesh = Mesh {
+                ranks: shape.nodes as usize,
+                cables,
+                wire: *wire,
+                cable: figures.cable(case),
+                host: figures.host(case),
+                copy: figures.copy(case),
+            };
+            all_reduce(bytes as usize, &mesh)
+        };
+        AllReduce { bytes, time: Span::of(|case| time(case, shape.cables)), today: Span::of(|case| time(case, 1)) }
+    }
+}

@@ -1,0 +1,152 @@
+//! `fulmen plan`: what is reckoned, said with units and reasons.
+
+use serde_json::Value;
+
+use crate::support::{Ended, fulmen};
+
+fn plan(args: &[&str]) -> Ended {
+    fulmen(&[&["plan", "link"], args].concat()).end()
+}
+
+#[track_caller]
+fn json(args: &[&str]) -> Value {
+    let ended = plan(&[&["--profile", "thunderbolt5", "--json"], args].concat());
+    assert_eq!((ended.code, ended.err.as_str(), ended.out.lines().count()), (Some(0), "", 1));
+    serde_json::from_str(&ended.out).expect("JSON")
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("{value} is a number"))
+}
+
+/// Best, expected, worst.
+fn span(value: &Value) -> [f64; 3] {
+    ["best", "expected", "worst"].map(|case| number(&value[case]))
+}
+
+#[test]
+fn three_arrangements_and_every_claim_of_the_seed() {
+    let plan = json(&[]);
+    assert_eq!(plan["profile"], "thunderbolt5");
+    let scenarios = plan["scenarios"].as_array().unwrap();
+    let shapes: Vec<_> =
+        scenarios.iter().map(|each| [&each["nodes"], &each["cables_a_pair"], &each["ports_a_node"]]).collect();
+    assert_eq!(shapes, [[2, 1, 1], [2, 2, 2], [4, 1, 3]]);
+    for scenario in scenarios {
+        let bytes: Vec<_> = scenario["messages"].as_array().unwrap().iter().map(|each| &each["bytes"]).collect();
+        assert_eq!(bytes, [64, 4096, 1 << 20]);
+        for message in scenario["messages"].as_array().unwrap() {
+            let [best, expected, worst] = span(&message["delivered_us"]);
+            assert!(0.0 < best && best < expected && expected < worst, "{message}");
+            assert!(expected <= number(&message["done_us"]["expected"]), "{message}");
+            assert!(expected <= number(&message["one_cable_delivered_us"]["expected"]), "{message}");
+            let [best, expected, worst] = span(&message["stream_GBps"]);
+            assert!(best > expected && expected > worst && worst > 0.0, "{message}");
+        }
+        for level in ["link", "node"] {
+            let most = number(&scenario[level]["cables_at_most_Gbps"]);
+            let [best, expected, worst] = span(&scenario[level]["all_cables_Gbps"]);
+            assert!(most >= best && best > expected && expected > worst, "{scenario}");
+        }
+        assert_eq!(scenario["all_reduce"].as_array().unwrap().len(), 3);
+    }
+    // Each cell has its verdict and its reason.
+    let seed = plan["seed"].as_array().unwrap();
+    assert_eq!(seed.len(), 12);
+    for cell in seed {
+        let (verdict, allowed) = (cell["verdict"].as_str().unwrap(), cell["allowed"].as_bool().unwrap());
+        assert!(["impossible", "slower", "holds", "better"].contains(&verdict), "{cell}");
+        assert_eq!(allowed, verdict != "impossible", "{cell}");
+        assert!(cell["reason"].as_str().unwrap().contains("Gb/s"), "{cell}");
+    }
+    let verdict = |what: &str, nodes: u64, cables: u64| {
+        let cell =
+            seed.iter().find(|cell| cell["what"] == what && cell["nodes"] == nodes && cell["cables_a_pair"] == cables);
+        cell.unwrap_or_else(|| panic!("{what}"))["verdict"].as_str().unwrap().to_string()
+    };
+    // What the rate of the cables decides, whatever the other figures.
+    assert_eq!(verdict("latency of 1 MiB", 2, 1), "impossible");
+    assert_ne!(verdict("latency of 1 MiB", 2, 2), "impossible");
+    for (nodes, cables) in [(2, 1), (2, 2), (4, 1)] {
+        assert_eq!(verdict("bandwidth of a node, each way", nodes, cables), "impossible");
+        assert_eq!(verdict("bandwidth of a node, both ways together", nodes, cables), "holds");
+    }
+    for figure in plan["figures"].as_array().unwrap() {
+        let basis = figure["basis"].as_str().unwrap();
+        assert!(["measured-by-users", "stated", "derived", "assumed"].contains(&basis), "{figure}");
+        assert!(!figure["source"].as_str().unwrap().is_empty() && !figure["unit"].as_str().unwrap().is_empty());
+    }
+}
+
+#[test]
+fn the_counted_sends_are_in_it() {
+    let plan = json(&["--nodes", "2", "--bytes", "0,4064,4065,16384,1M"]);
+    let counted: Vec<_> = plan["scenarios"][0]["messages"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|each| (each["there"]["sends"].as_u64().unwrap(), each["back"]["sends"].as_u64().unwrap()))
+        .collect();
+    assert_eq!(counted, [(1, 0), (1, 0), (2, 0), (2, 2), (3, 2)]);
+}
+
+#[test]
+fn other_arrangements_and_sizes_are_answered() {
+    let plan = json(&["--nodes", "3", "--cables", "2", "--bytes", "8,64M"]);
+    assert_eq!(plan["seed"], Value::Null);
+    let scenarios = plan["scenarios"].as_array().unwrap();
+    assert_eq!((scenarios.len(), &scenarios[0]["ports_a_node"]), (1, &4.into()));
+    let link = &scenarios[0]["link"];
+    let [one, two] = ["one_cable_a_link_Gbps", "all_cables_Gbps"].map(|name| number(&link[name]["expected"]));
+    assert!((two / one - 2.0).abs() < 0.01, "{link}");
+    let large = &scenarios[0]["messages"][1];
+    // Two cables take half of the bytes each.
+    let ratio = number(&large["one_cable_delivered_us"]["expected"]) / number(&large["delivered_us"]["expected"]);
+    assert!((1.9..2.0).contains(&ratio), "{large}");
+}
+
+#[test]
+fn people_can_read_it() {
+    let ended = plan(&["--profile", "thunderbolt5"]);
+    assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""));
+    for part in [
+        "2 nodes, 2 cables between each two: 2 ports a node",
+        "4 nodes, 1 cable between each two: 3 ports a node",
+        "delivered, us",
+        "GB/s",
+        "Gb/s",
+        "impossible",
+        "measured by users",
+        "assumed",
+        "all-reduce: 64 B",
+        "over one cable each",
+    ] {
+        assert!(ended.out.contains(part), "{part} in {}", ended.out);
+    }
+}
+
+#[test]
+fn what_is_not_known_is_refused_with_what_is() {
+    let cases: [(&[&str], &str); 6] = [
+        (&["--profile", "thunderbolt4"], "there are no figures for \"thunderbolt4\"; there are some for thunderbolt5"),
+        (&[], "--profile"),
+        (&["--profile", "thunderbolt5", "--nodes", "1"], "--nodes"),
+        (&["--profile", "thunderbolt5", "--cables", "0"], "--cables"),
+        (&["--profile", "thunderbolt5", "--bytes", "much"], "give a size such as 8, 64K or 16M"),
+        (&["--profile", "thunderbolt5", "--bytes", "65G"], "up to 64G"),
+    ];
+    for (args, part) in cases {
+        let ended = plan(args);
+        assert_eq!((ended.code, ended.out.as_str(), ended.messages().len()), (Some(2), "", 1), "{}", ended.err);
+        assert!(ended.err.contains(part), "{part} in {}", ended.err);
+    }
+}
+
+#[test]
+fn the_page_shows_what_the_command_prints() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/model.md");
+    let page = std::fs::read_to_string(page).expect("the page");
+    let printed = plan(&["--profile", "thunderbolt5"]).out;
+    let block = format!("```text\n$ fulmen plan link --profile thunderbolt5\n{printed}```\n");
+    assert!(page.contains(&block), "docs/model.md does not show what the command prints; put this there:\n{block}");
+}

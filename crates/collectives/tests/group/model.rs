@@ -1,0 +1,74 @@
+//! What an all-reduce posts to its devices, beside what the model says.
+
+use std::sync::{Arc, Barrier, Mutex};
+
+use fulmen_collectives::{Group, ReduceOp, model};
+use fulmen_fabric::model::{Operation, Toward, Wire};
+use fulmen_fabric::{FabricOptions, Providers};
+use fulmen_soft::{Profile, SoftDevice};
+use fulmen_verbs::DeviceInfo;
+
+use crate::counting::{Count, Counted, Posted};
+use crate::ranks::start_with;
+
+const MIB: usize = 1 << 20;
+
+/// In bytes of f32: within the header's message and beyond, with shares of all kinds of messages, and in several pieces.
+const SIZES: [usize; 8] = [4, 4096, 4100, 8192, 20_000, 70_000, MIB, 5 * MIB / 2];
+
+/// What all ranks post for an all-reduce.
+fn said(wire: &Wire, bytes: usize, ranks: usize) -> Posted {
+    let messages = (0..ranks).flat_map(|rank| model::all_reduce_messages(bytes, ranks, rank)).flatten();
+    let mut posted = Posted::default();
+    for message in messages {
+        let steps = wire.steps(Operation::Message, message as u64);
+        for toward in [Toward::There, Toward::Here] {
+            let load = steps.load(toward, wire);
+            assert_eq!(load.spare, 0);
+            posted.sends += load.sends;
+            posted.bytes += load.bytes;
+            posted.units += load.units;
+        }
+    }
+    posted
+}
+
+#[test]
+fn the_model_says_what_an_all_reduce_posts() {
+    let (limits, capabilities) = (Profile::Thunderbolt.limits(), Profile::Thunderbolt.capabilities());
+    let info = DeviceInfo { name: "a".into(), provider: "soft", ports: 1, limits, capabilities };
+    let wire = Wire::new(&FabricOptions::default(), &info).unwrap();
+    for ranks in [2, 3, 4] {
+        let counts = Mutex::new(Vec::new());
+        let providers = |node| {
+            let count = Arc::new(Count::default());
+            let device = Counted::over(SoftDevice::open(&node, Profile::Thunderbolt).unwrap(), &count);
+            counts.lock().unwrap().push(count);
+            Providers { devices: vec![device], ..Providers::default() }
+        };
+        let meet = Barrier::new(ranks);
+        // All ranks stand still meanwhile.
+        let look = || {
+            meet.wait();
+            let sum = counts.lock().unwrap().iter().fold(Posted::default(), |sum, count| {
+                let Posted { sends, bytes, units } = count.now().operations;
+                Posted { sends: sum.sends + sends, bytes: sum.bytes + bytes, units: sum.units + units }
+            });
+            meet.wait();
+            sum
+        };
+        start_with(ranks as u32, false, providers, |fabric| {
+            let group = Group::new(fabric).unwrap();
+            let most = SIZES[SIZES.len() - 1] / 4;
+            let mut buffer = group.alloc::<f32>(most).unwrap();
+            for bytes in SIZES {
+                let before = look();
+                group.all_reduce(&mut buffer[..bytes / 4], ReduceOp::Max).unwrap();
+                let posted = look().since(before);
+                assert_eq!(posted, said(&wire, bytes, ranks), "{bytes} bytes among {ranks} ranks");
+            }
+        });
+        let all: u64 = counts.lock().unwrap().iter().map(|count| count.all().0).sum();
+        println!("{ranks} ranks posted {all} SENDs, credits and acknowledgements among them");
+    }
+}

@@ -1,0 +1,368 @@
+//! What one side knows of a peer on another host, what it has told it, and what is on its way in either direction.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use fulmen_verbs::CompletionStatus;
+
+use super::frames::{HEAD, Head, Kind, MOST_ASKED, Words};
+use crate::network::{End, Stream};
+
+/// How long a peer that was met may take to say that it takes messages before it counts as silent. Its word may have to
+/// be sent more than once.
+const AWAITED: Duration = Duration::from_secs(3);
+/// Bytes that are read ahead of what they are for.
+const AHEAD: usize = 64 << 10;
+/// Bytes of frames that wait to go out together.
+const TOGETHER: usize = 64 << 10;
+/// What is owed is told alone once there is so much of it.
+const MUCH: u64 = 32;
+
+pub(crate) struct Far {
+    pub(super) own: End,
+    pub(super) peer: End,
+    /// The transport acknowledges messages.
+    pub(super) reliable: bool,
+    /// Each message that takes a RECV waits until there is one.
+    pub(super) credited: bool,
+    /// The larger end waits for the smaller one to open it.
+    pub(super) stream: Option<Stream>,
+    /// Connections that had arrived at the device when this one was last looked for.
+    pub(super) arrivals: u64,
+    since: Instant,
+    alive: bool,
+    pub(super) not_ready_ns: u64,
+    pub(super) heard: Heard,
+    pub(super) told: Told,
+    /// The peer's RECVs that messages of this side took.
+    pub(super) consumed: u64,
+    /// RECVs of this side that messages of the peer took.
+    pub(super) received: u64,
+    /// Messages of this side that are with the kernel whole.
+    pub(super) flushed: u64,
+    pub(super) out: Outgoing,
+    pub(super) input: Incoming,
+    /// What the peer asks for, oldest first.
+    pub(super) requests: VecDeque<Request>,
+}
+
+/// What the peer has said.
+#[derive(Default)]
+pub(super) struct Heard {
+    pub(super) ready: bool,
+    pub(super) over: bool,
+    pub(super) words: Words,
+    pub(super) not_ready_ns: u64,
+    /// RECVs that it needs, in all.
+    pub(super) wants: u64,
+    pub(super) stalled: Option<u64>,
+    pub(super) refused: Option<(u64, CompletionStatus)>,
+}
+
+/// What the peer was told, and what it is still to be told.
+#[derive(Default)]
+pub(super) struct Told {
+    pub(super) words: Words,
+    /// RECVs that this side needs, in all.
+    pub(super) wants: u64,
+    pub(super) want_owed: bool,
+    pub(super) stalled: Option<u64>,
+    pub(super) stall_owed: bool,
+    pub(super) refusal: Option<(u64, CompletionStatus)>,
+}
+
+/// A READ or an atomic of the peer.
+pub(super) struct Request {
+    pub(super) head: Head,
+    /// Which of the peer's messages it is.
+    pub(super) number: u64,
+    pub(super) operands: [u64; 2],
+    /// Bytes that were answered.
+    pub(super) answered: u32,
+}
+
+/// Frames that go out: whole ones, and then the bytes of the last one, which stay where they are until the kernel takes
+/// them.
+#[derive(Default)]
+pub(super) struct Outgoing {
+    bytes: Vec<u8>,
+    /// How many of them the kernel has.
+    at: usize,
+    pub(super) tail: Option<Tail>,
+    /// A sealed stream has not handed on all that it took.
+    pub(super) pushing: bool,
+    /// Nothing more can go out: the connection has ended, or a frame was broken off.
+    pub(super) cut: bool,
+}
+
+/// Bytes of a frame that are in somebody's memory.
+pub(super) struct Tail {
+    pub(super) of: Source,
+    /// Where in the message or answer they start.
+    pub(super) start: u32,
+    pub(super) len: u32,
+    /// How many of them the kernel has.
+    pub(super) done: u32,
+}
+
+/// Whose memory it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    /// That of the first request of this side which was not begun.
+    Send,
+    /// What the first request of the peer asks for.
+    Answer,
+    /// Nobody's: the registration of an answer has ended in the middle of it.
+    Nothing,
+}
+
+impl Outgoing {
+    /// Whether `len` bytes can be put behind what waits.
+    pub(super) fn has_room(&self, len: usize) -> bool {
+        self.tail.is_none() && self.at == 0 && self.bytes.len() + len <= TOGETHER && !self.cut
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.tail.is_none() && self.bytes.is_empty()
+    }
+
+    /// What the kernel has not taken, but for the tail.
+    pub(super) fn rest(&self) -> &[u8] {
+        &self.bytes[self.at..]
+    }
+
+    pub(super) fn push(&mut self, head: Head) {
+        self.bytes.extend_from_slice(&head.to_bytes());
+    }
+
+    /// Room for `len` bytes behind the last head.
+    pub(super) fn extend(&mut self, len: usize) -> &mut [u8] {
+        let start = self.bytes.len();
+        self.bytes.resize(start + len, 0);
+        &mut self.bytes[start..]
+    }
+
+    /// The kernel took so many bytes: whether it has everything.
+    pub(super) fn advance(&mut self, taken: usize) -> bool {
+        let whole = taken.min(self.bytes.len() - self.at);
+        self.at += whole;
+        if let Some(tail) = &mut self.tail {
+            tail.done += (taken - whole) as u32;
+        }
+        if self.at < self.bytes.len() {
+            return false;
+        }
+        self.bytes.clear();
+        self.at = 0;
+        self.tail.as_ref().is_none_or(|tail| tail.done == tail.len)
+    }
+}
+
+/// Bytes that have come, and what becomes of them.
+pub(super) struct Incoming {
+    pub(super) bytes: Box<[u8]>,
+    pub(super) start: usize,
+    pub(super) end: usize,
+    pub(super) coming: Coming,
+}
+
+#[derive(Clone, Copy)]
+pub(super) enum Coming {
+    /// A head.
+    Head,
+    /// The bytes behind one.
+    Body(Body),
+    /// A message that finds no RECV, and is kept for a while.
+    Held(Head),
+}
+
+/// Bytes behind a head.
+#[derive(Clone, Copy)]
+pub(super) struct Body {
+    pub(super) head: Head,
+    pub(super) sink: Sink,
+    /// How many of them are in place.
+    pub(super) done: u32,
+}
+
+impl Body {
+    pub(super) fn left(&self) -> usize {
+        (self.head.len - self.done) as usize
+    }
+
+    /// Where in the message the next byte belongs.
+    pub(super) fn at(&self) -> usize {
+        (self.head.offset + self.done) as usize
+    }
+}
+
+/// Where bytes belong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sink {
+    /// The front RECV.
+    Recv,
+    /// Registered memory that the head names.
+    Memory,
+    /// The request of this side that the head names.
+    Request,
+    Nowhere,
+}
+
+impl Incoming {
+    pub(super) fn waiting(&self) -> &[u8] {
+        &self.bytes[self.start..self.end]
+    }
+
+    /// Makes room behind what waits.
+    pub(super) fn make_room(&mut self) {
+        self.bytes.copy_within(self.start..self.end, 0);
+        (self.start, self.end) = (0, self.end - self.start);
+    }
+}
+
+impl Far {
+    pub(crate) fn new(own: End, peer: End, stream: Option<Stream>, reliable: bool, credited: bool) -> Far {
+        Far {
+            own,
+            peer,
+            reliable,
+            credited,
+            stream,
+            arrivals: 0,
+            since: Instant::now(),
+            alive: true,
+            not_ready_ns: 0,
+            heard: Heard::default(),
+            told: Told::default(),
+            consumed: 0,
+            received: 0,
+            flushed: 0,
+            out: Outgoing { bytes: Vec::with_capacity(TOGETHER), ..Outgoing::default() },
+            input: Incoming { bytes: vec![0; AHEAD].into(), start: 0, end: 0, coming: Coming::Head },
+            requests: VecDeque::with_capacity(MOST_ASKED),
+        }
+    }
+
+    #[inline]
+    pub(in crate::pair) fn is_alive(&self) -> bool {
+        self.alive
+    }
+
+    #[inline]
+    pub(in crate::pair) fn takes(&self) -> bool {
+        self.heard.ready && !self.heard.over && self.alive
+    }
+
+    pub(in crate::pair) fn is_awaited(&self) -> bool {
+        !self.heard.ready && !self.heard.over && self.alive && self.since.elapsed() < AWAITED
+    }
+
+    /// When a peer that has said nothing yet counts as silent.
+    pub(in crate::pair) fn awaited_until(&self) -> Instant {
+        self.since + AWAITED
+    }
+
+    pub(in crate::pair) fn is_over(&self) -> bool {
+        self.heard.over
+    }
+
+    #[inline]
+    pub(in crate::pair) fn acked(&self) -> u64 {
+        if self.reliable { self.heard.words.acked } else { self.flushed }
+    }
+
+    #[inline]
+    pub(in crate::pair) fn refused(&self) -> Option<(u64, CompletionStatus)> {
+        self.heard.refused
+    }
+
+    /// Whether the next message that takes a RECV finds none, as the peer says.
+    pub(in crate::pair) fn is_stalled(&self) -> bool {
+        self.heard.stalled == Some(self.consumed) && !self.has_credit()
+    }
+
+    pub(in crate::pair) fn not_ready_ns(&self) -> u64 {
+        self.heard.not_ready_ns
+    }
+
+    /// Whether there is a RECV for one more message, as far as the peer has said.
+    pub(super) fn has_credit(&self) -> bool {
+        !self.credited || self.consumed < self.heard.words.granted
+    }
+
+    /// Asks for RECVs for so many messages.
+    pub(super) fn want(&mut self, messages: usize) {
+        let wants = self.consumed + messages.min(MOST_ASKED) as u64;
+        if wants > self.told.wants {
+            (self.told.wants, self.told.want_owed) = (wants, true);
+        }
+    }
+
+    pub(super) fn hear(&mut self, words: Words) {
+        let heard = &mut self.heard.words;
+        heard.acked = heard.acked.max(words.acked);
+        heard.granted = heard.granted.max(words.granted);
+    }
+
+    /// Puts a head behind what goes out. It tells `words`, too.
+    pub(super) fn push(&mut self, head: Head) {
+        self.told.words = head.words;
+        self.out.push(head);
+    }
+
+    /// Whether the peer has to be told something alone. `idle`: there is nothing else to be done.
+    pub(super) fn owes(&self, now: Words, idle: bool) -> bool {
+        let told = &self.told;
+        let acks = if self.reliable { now.acked.saturating_sub(told.words.acked) } else { 0 };
+        let grants = if self.credited { now.granted.saturating_sub(told.words.granted) } else { 0 };
+        let waits = grants > 0 && self.heard.wants > told.words.granted;
+        waits || acks.max(grants) >= if idle { 1 } else { MUCH }
+    }
+
+    pub(super) fn is_urgent(&self) -> bool {
+        self.told.refusal.is_some() || self.told.want_owed || self.told.stall_owed
+    }
+
+    /// Puts behind what goes out whatever the peer has to be told at once.
+    pub(super) fn push_urgent(&mut self, words: Words) {
+        if let Some((number, status)) = self.told.refusal.take() {
+            self.push(Head { rkey: status as u32, ..Head::bare(Kind::Refused, number, words) });
+        }
+        if std::mem::take(&mut self.told.want_owed) {
+            self.push(Head::bare(Kind::Want, self.told.wants, words));
+        }
+        if std::mem::take(&mut self.told.stall_owed) {
+            self.push(Head::bare(Kind::Stalled, self.received, words));
+        }
+    }
+
+    /// The bytes of all that [`Far::push_urgent`] may put behind what goes out.
+    pub(super) const URGENT: usize = 3 * HEAD;
+
+    /// The connection has ended.
+    pub(super) fn gone(&mut self) {
+        self.stream = None;
+        self.out.cut = true;
+        // A peer that said goodbye is one in error, and not one that is dead.
+        self.alive = self.heard.over;
+    }
+
+    /// Has the peer told why nothing more is taken of it.
+    pub(in crate::pair) fn refuse(&mut self, number: u64, status: CompletionStatus) {
+        self.told.refusal = Some((number, status));
+    }
+
+    pub(in crate::pair) fn incarnation(&self) -> u64 {
+        self.peer.incarnation
+    }
+
+    /// Whether a message of the peer waits for a RECV.
+    pub(in crate::pair) fn holds_message(&self) -> bool {
+        matches!(self.input.coming, Coming::Held(_))
+    }
+
+    pub(super) fn attach(&mut self, stream: Stream) {
+        self.stream = Some(stream);
+        self.since = Instant::now();
+    }
+}
