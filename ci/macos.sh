@@ -80,6 +80,21 @@ export CC_aarch64_apple_darwin=$work/cc AR_aarch64_apple_darwin=$work/ar
 # Of whatever kind, as long as it is there.
 export SDKROOT=$work
 
+# Build scripts compile C for the target. Nothing is linked here, so that empty files will do, from a compiler and an archiver
+# that make whatever they are asked for.
+cat >"$work/cc" <<'END'
+#!/bin/sh
+while [ $# -gt 0 ]; do
+    case $1 in
+    -o) shift && : >"$1" ;;
+    *.a) : >"$1" ;;
+    esac
+    shift
+done
+END
+chmod +x "$work/cc"
+export CC_aarch64_apple_darwin=$work/cc AR_aarch64_apple_darwin=$work/cc
+
 # Clippy's driver asks the environment for the sysroot, cargo asks the compiler.
 SYSROOT=$root RUSTC_BOOTSTRAP=1 RUSTC="$work/rustc" \
     cargo clippy -Zbuild-std --target aarch64-apple-darwin --target-dir "$work/build" --workspace --lib --bins "$@" -- -D warnings

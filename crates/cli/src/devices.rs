@@ -26,7 +26,7 @@ const WINDOWS: Duration = Duration::from_secs(10);
 ///
 /// The machine's own RDMA devices come from its verbs library; where there are none, a line says why. Software devices need no
 /// hardware: they are there wherever shared memory is. Each keeps the limits and rules of the hardware that it is named
-/// after. `--device` and `--profile` of the other commands choose one.
+/// after. `--device` and `--profile` of the other commands choose one; between hosts, software devices talk by TCP.
 #[derive(clap::Args)]
 pub struct Args {
     /// Print one JSON object, and nothing else, on standard output.

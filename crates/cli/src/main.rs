@@ -36,7 +36,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    Run(run::Args),
+    Run(Box<run::Args>),
     Demo(demo::Args),
     Bench(bench::Args),
     Devices(devices::Args),
@@ -48,6 +48,8 @@ enum Command {
     Verbs(verbs::Args),
     #[command(name = run::SUPERVISE, hide = true)]
     Supervise(run::SuperviseArgs),
+    #[command(name = run::HOST, hide = true)]
+    Host,
     #[command(name = run::START, hide = true)]
     Start(run::StartArgs),
     #[command(name = bench::RANK, hide = true)]
@@ -69,7 +71,7 @@ fn main() -> ExitCode {
     };
     let verbose = cli.verbose;
     let outcome = match cli.command {
-        Command::Run(args) => logged(verbose, || run::run(args)),
+        Command::Run(args) => logged(verbose, || run::run(*args)),
         Command::Demo(args) => logged(verbose, || demo::demo(args, verbose)),
         Command::Bench(args) => logged(verbose, || bench::bench(args, verbose)),
         Command::Devices(args) => logged(verbose, || devices::devices(args)),
@@ -84,6 +86,7 @@ fn main() -> ExitCode {
         Command::DevicesLook(args) => logged(verbose, || devices::look(args)),
         Command::ProbeWorker(args) => logged(verbose, || probe::worker(args)),
         Command::DoctorAsk(question) => doctor::answer(question),
+        Command::Host => logged(verbose, run::helper),
         // These two run inside a rank, whose standard error belongs to the rank's program: they keep no log.
         Command::Supervise(args) => run::supervise(args),
         Command::Start(args) => run::start(args),

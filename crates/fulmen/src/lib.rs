@@ -42,12 +42,23 @@
 //! Buffers stay. A rank that was only stopped, and is continued when the others have gone on, gets an error too
 //! ([`CollectiveError::Partitioned`]); what it writes late reaches no memory that is in use. `examples/recover.rs` is a whole program.
 //!
-//! The environment: `FULMEN_TIMEOUT` (the deadline of operations in seconds, 60 by default), `FULMEN_POOL` (the size of the
-//! memory for buffers, such as `4G`; 1 GiB by default, of which only what is used takes memory), `FULMEN_PROFILE` (the
-//! device profile over which ranks talk instead of shared memory), `FULMEN_DEVICE` (the machine's own device that they use
-//! instead, by name, or `any` that works, or `tcp`), `FULMEN_VERIFY_DATA` (`1`: everything that ranks send one
-//! another carries a checksum), `FULMEN_SILENCE` (how long a rank may be stopped until it counts as lost, 10 s by default);
-//! [`launch`] lists what launchers set: `fulmen run`, and others that are read as well.
+//! # Several hosts
+//!
+//! Ranks of one host map one another's memory. Those of several talk over the RDMA devices of their machines; where one of them has none
+//! that works, over TCP, sealed: also where RDMA was to be expected, which is then a warning in the log and in the record, told by
+//! [`Fabric::fallback`], and an error if `FULMEN_REQUIRE=rdma` is set. [`Fabric::rail`] tells what the link to a rank runs over.
+//!
+//! # The environment
+//!
+//! `FULMEN_TIMEOUT` (the deadline of operations in seconds, 60 by default), `FULMEN_POOL` (the size of the memory for buffers, such
+//! as `4G`; 1 GiB by default, of which only what is used takes memory), `FULMEN_PROFILE` (the device profile over which ranks talk
+//! instead of shared memory), `FULMEN_DEVICE` (the machine's own device that they use instead, by name, or `any` that works, or
+//! `tcp`), `FULMEN_ADDRESS` (the IP address of this host by which others reach it; else that of the connection to the
+//! coordinator), `FULMEN_TRUSTED_RAIL` (`1`: what goes by TCP is not sealed), `FULMEN_REQUIRE` (`rdma`: no TCP),
+//! `FULMEN_HOST_ID` (on which host a process is: ranks that say different things talk as between hosts),
+//! `FULMEN_VERIFY_DATA` (`1`: everything that ranks send one another carries a checksum), `FULMEN_SILENCE` (how long a rank may be
+//! stopped until it counts as lost, 10 s by default); [`launch`] lists what launchers set: `fulmen run`, and others that are read
+//! as well.
 #![forbid(unsafe_code)]
 
 mod choose;

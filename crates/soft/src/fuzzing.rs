@@ -3,6 +3,8 @@
 
 pub mod network;
 
+mod frames;
+
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -13,6 +15,7 @@ use fulmen_verbs::{QueuePairKind, RecvRequest, RemoteAddr, SendOp, SendRequest};
 use crate::Profile;
 use crate::layout::{directory, wire};
 use crate::sides::{FENCED, LEN, Side, plain_side, shared_words, side};
+pub use frames::{HostileStream, Said, Transport};
 
 /// What is connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -355,6 +355,10 @@ impl Network {
             tracing::warn!(number, %from, "a connection waited too long for its queue pair, which was never connected");
         }
         let mut leaving = lock(&self.leaving);
+        if !leaving.is_empty() {
+            // Perhaps nobody else does.
+            self.watch.sweep();
+        }
         leaving.retain_mut(|one| one.go_on() && now < one.until);
         match (leaving.is_empty(), waits) {
             (false, _) => Some(Duration::from_millis(50)),

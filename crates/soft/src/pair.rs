@@ -6,7 +6,7 @@ mod connect;
 mod handle;
 mod link;
 mod message;
-mod network;
+pub(crate) mod network;
 mod post;
 mod receive;
 mod send;
@@ -469,6 +469,18 @@ impl Inner {
 impl SharedPair {
     fn of(wire: &OwnWire) -> SharedPair {
         SharedPair { wire: wire.share(), incarnation: wire.incarnation }
+    }
+}
+
+/// Takes the connection of the first queue pair that completes into a queue, as if its process were hostile.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn steal_stream(queue: &Arc<dyn fulmen_verbs::CompletionQueue>) -> Option<crate::network::Stream> {
+    let queue = queue.as_any().downcast_ref::<crate::completion::QueueHandle>()?;
+    let pair = queue.0.pairs().first()?.clone();
+    pair.drive(true);
+    match &mut pair.inner().link {
+        Some(Link::Far(far)) => far.steal(),
+        _ => None,
     }
 }
 

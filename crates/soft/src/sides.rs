@@ -74,7 +74,8 @@ impl Side {
 
     pub(crate) fn try_connect(&self, peer: &Side) -> Result<(), VerbsError> {
         let remote_gid: Gid = peer.device.gid_table(1).unwrap()[0].gid;
-        let path = Path { remote_gid, remote_lid: 0, local_gid_index: 0, remote_qp: peer.qp.qp_num(), mtu: Mtu::B4096 };
+        let (remote_lid, remote_qp) = (peer.device.port(1).unwrap().lid, peer.qp.qp_num());
+        let path = Path { remote_gid, remote_lid, local_gid_index: 0, remote_qp, mtu: Mtu::B4096 };
         let (min_rnr_timer, reads) = (RnrTimer(1), self.device.info().limits.reads_in_flight);
         self.qp.modify(&Transition::ReadyToReceive { path, recv_psn: 0, reads_served: reads, min_rnr_timer })?;
         let timeout = AckTimeout(8);

@@ -1,5 +1,10 @@
 //! Both profiles keep the promises of the verbs between hosts, which two devices of this process are made to be.
 
+#[path = "network/between.rs"]
+mod between;
+#[path = "network/side.rs"]
+mod side;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -7,6 +12,7 @@ use std::time::Duration;
 
 use fulmen_reach::Node;
 use fulmen_soft::{NetworkOptions, Profile, SoftDevice, SoftOptions};
+use fulmen_trust::{Authority, Identity};
 use fulmen_verbs::conformance::{Bench, Verdict, run_some};
 use fulmen_verbs::{Device, VerbsError};
 
@@ -18,6 +24,7 @@ struct Hosts {
     profile: Profile,
     listen: &'static str,
     recv_patience: Duration,
+    seal: Option<Identity>,
 }
 
 /// A host that no other device is on.
@@ -28,13 +35,19 @@ fn host() -> [u8; 16] {
 
 impl Hosts {
     fn new(profile: Profile, listen: &'static str) -> Hosts {
-        Hosts { profile, listen, recv_patience: Duration::ZERO }
+        Hosts { profile, listen, recv_patience: Duration::ZERO, seal: None }
     }
 
+    /// A device on a host of its own.
     fn open(&self) -> Arc<dyn Device> {
+        self.open_on(host())
+    }
+
+    fn open_on(&self, host: [u8; 16]) -> Arc<dyn Device> {
         let listen: SocketAddr = self.listen.parse().expect("an address");
         let mut network = NetworkOptions::new(listen);
-        network.host = Some(host());
+        network.host = Some(host);
+        network.seal = self.seal.clone();
         let mut options = SoftOptions::new(self.profile);
         options.network = Some(network);
         options.recv_patience = self.recv_patience;
@@ -43,23 +56,30 @@ impl Hosts {
 
     /// All cases but those of datagrams, which stay on their host: an address handle to another one is refused.
     fn check(&self) {
+        self.check_some(&[]);
+    }
+
+    /// Cases of these themes, or all of them in the tier that takes its time.
+    fn check_some(&self, themes: &[&str]) {
         let name = self.name();
-        let wanted = std::env::var("FULMEN_TEST_CASE").unwrap_or_default();
-        let report =
-            run_some(self, &|case| !case.starts_with("datagrams: ") && case.contains(&wanted), &mut |case, verdict| {
-                match verdict {
-                    Verdict::Passed => println!("{name}: {case} ... ok"),
-                    Verdict::Failed(how) => println!("{name}: {case} ... FAILED: {how}"),
-                    Verdict::Skipped(missing) => println!("{name}: {case} ... skipped: no {missing}"),
-                }
-            });
-        report.assert_passed();
+        let all = themes.is_empty() || std::env::var_os("FULMEN_TEST_TIER").is_some_and(|tier| tier == "full");
+        let wanted = |case: &str| {
+            let of = |theme: &&str| case.starts_with(*theme);
+            !case.starts_with("datagrams: ") && (all || themes.iter().any(of))
+        };
+        let mut told = |case: &str, verdict: &Verdict| match verdict {
+            Verdict::Passed => println!("{name}: {case} ... ok"),
+            Verdict::Failed(how) => println!("{name}: {case} ... FAILED: {how}"),
+            Verdict::Skipped(missing) => println!("{name}: {case} ... skipped: no {missing}"),
+        };
+        run_some(self, &wanted, &mut told).assert_passed();
     }
 }
 
 impl Bench for Hosts {
     fn name(&self) -> String {
-        format!("soft {} between hosts, {}", self.profile, self.listen)
+        let sealed = if self.seal.is_some() { ", sealed" } else { "" };
+        format!("soft {} between hosts, {}{sealed}", self.profile, self.listen)
     }
 
     fn pair(&self) -> Result<[Arc<dyn Device>; 2], VerbsError> {
@@ -74,13 +94,24 @@ fn infiniband_between_hosts() {
 
 #[test]
 fn infiniband_between_hosts_over_ipv6() {
-    Hosts::new(Profile::Infiniband, V6).check();
+    Hosts::new(Profile::Infiniband, V6).check_some(&["messages: ", "states: ", "lifetime: a peer"]);
 }
 
 /// As a device of the drop-in library is.
 #[test]
 fn infiniband_between_hosts_with_patience() {
-    Hosts { recv_patience: Duration::from_secs(1), ..Hosts::new(Profile::Infiniband, V4) }.check();
+    Hosts { recv_patience: Duration::from_secs(1), ..Hosts::new(Profile::Infiniband, V4) }.check_some(&[
+        "receive: ",
+        "shared receive: ",
+        "events: ",
+    ]);
+}
+
+#[test]
+fn infiniband_between_hosts_sealed() {
+    let authority = Authority::from_secret(&[7; 32]).expect("an authority");
+    let seal = Some(authority.identity("a rank").expect("an identity"));
+    Hosts { seal, ..Hosts::new(Profile::Infiniband, V4) }.check();
 }
 
 #[test]

@@ -30,6 +30,8 @@
 //! # }
 //! ```
 //!
+//! [`Ssh`] starts ssh's server on hosts, with keys of the test's own.
+//!
 //! # Nothing stays behind
 //!
 //! Nothing here has a name that outlives it. Namespaces are held by descriptors of the test's process and by the processes in
@@ -50,6 +52,7 @@ mod host;
 mod link;
 mod net;
 mod processes;
+mod sshd;
 mod sys;
 mod wire;
 
@@ -57,3 +60,4 @@ pub use bed::{Bed, BedError};
 pub use host::Host;
 pub use link::{Counts, Link};
 pub use net::Net;
+pub use sshd::Ssh;

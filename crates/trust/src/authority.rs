@@ -92,6 +92,13 @@ impl fmt::Debug for Authority {
     }
 }
 
+#[cfg(feature = "fuzzing")]
+pub(crate) fn sample(name: &str) -> Vec<u8> {
+    let authority = Authority::from_secret(&[0; 32]).expect("every secret has an authority");
+    let key = KeyPair::generate_for(&PKCS_ED25519).expect("a key");
+    authority.issue(name, &key).expect("a certificate").to_vec()
+}
+
 #[cfg(test)]
 mod tests {
     use rcgen::PublicKeyData;

@@ -15,6 +15,7 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
 };
 use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
 
 /// Most descriptors that are handed over at once.
 const MOST: usize = 2;
@@ -70,7 +71,7 @@ pub fn now() -> Duration {
 }
 
 /// What happened to a rank.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Event {
     /// The program exited with this code.
     Exited(i32),
@@ -82,6 +83,10 @@ pub enum Event {
     NotExecuted(i32),
     /// So many processes of the rank would not die.
     Left(i32),
+    /// Its supervisor was killed by this signal; only the helper on another host says so.
+    Lost(i32),
+    /// Its host is lost.
+    HostLost,
 }
 
 /// An event and when it was seen ([`now`]).
@@ -110,6 +115,8 @@ impl Report {
             Event::NoProcess(errno) => (3, errno),
             Event::NotExecuted(errno) => (4, errno),
             Event::Left(count) => (5, count),
+            Event::Lost(signal) => (6, signal),
+            Event::HostLost => (7, 0),
         };
         let nanos = u64::try_from(self.at.as_nanos()).unwrap_or(u64::MAX);
         let mut bytes = [0; REPORT];
@@ -128,6 +135,8 @@ impl Report {
             3 => Event::NoProcess(value),
             4 => Event::NotExecuted(value),
             5 => Event::Left(value),
+            6 => Event::Lost(value),
+            7 => Event::HostLost,
             _ => return None,
         };
         Some(Report { event, at: Duration::from_nanos(u64::from_ne_bytes(nanos)) })
@@ -194,8 +203,15 @@ mod tests {
 
     #[test]
     fn reports_survive_any_cut() {
-        let events =
-            [Event::Exited(3), Event::Signaled(9), Event::NoProcess(11), Event::NotExecuted(2), Event::Left(1)];
+        let events = [
+            Event::Exited(3),
+            Event::Signaled(9),
+            Event::NoProcess(11),
+            Event::NotExecuted(2),
+            Event::Left(1),
+            Event::Lost(9),
+            Event::HostLost,
+        ];
         let sent: Vec<Report> = events.map(Report::now).to_vec();
         let bytes: Vec<u8> = sent.iter().flat_map(|report| report.to_bytes()).collect();
         for cut in 1..REPORT * 2 {

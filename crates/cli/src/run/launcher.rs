@@ -1,26 +1,26 @@
-//! The launcher: starts the supervisors and drives the run to its end.
+//! The launcher: drives the run to its end.
 //!
 //! One thread polls signals and the supervisors' sockets; every wait ends with the run's time limit, or with the grace time
 //! once the run is being ended. Output goes its own way (`relay`).
 
-use std::fs::File;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, waitpid};
+use rustix::process::{Pid, Signal, getpid, kill_process};
 
 use super::control::{self, Event, limit_of};
-use super::meeting::Meeting;
+use super::hosts::Bridge;
 use super::rank::Rank;
-use super::records::{self, Asked, Records};
+use super::records::{self, Asked, Records, WRITING};
 use super::relay::Relay;
 use super::signals::{Signals, asks_to_end, name, time_left};
 use super::starter::{Starter, pipes};
 use super::verdict::{Ending, Seconds, first_failure, name_ranks};
-use super::{Job, Output, RunError, processes};
+use super::{Job, RunError, TIMED_OUT, processes};
 
 /// How long to wait at most, after the first report of a failure, for the report of one that caused it. Ranks that notice
 /// another's end give up within moments, and on a busy machine their report may overtake its. The wait delays a message,
@@ -34,97 +34,24 @@ const ABANDON: Duration = Duration::from_secs(60);
 /// How often adopted processes are looked through while they vanish.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// The exit code when the time is up.
-const TIMED_OUT: u8 = 124;
-
-/// Runs the ranks and gives the exit code.
-pub fn run(mut job: Job) -> anyhow::Result<u8> {
-    // A signal that was ignored when the command began, as under nohup, stays ignored.
-    let signals =
-        Signals::listen(processes::ignored_signals()).map_err(|error| refused(&job, "listen to signals", error))?;
-    // The orphans of a supervisor that was killed come here. A process that was this one's child before has nothing to do
-    // with the run: a shell that started it in the background and then became this command.
-    let strangers = processes::children().unwrap_or_default();
-    processes::adopt_orphans().map_err(|error| refused(&job, "adopt orphaned processes", error))?;
-    let meeting = Meeting::open(job.ranks, job.silence)?;
-    let records =
-        Records::choose(job.trace.as_deref()).map_err(|error| refused(&job, "find the current directory", error))?;
-    job.trace = Some(records.directory().to_owned());
-
-    let (labels, mut reader) = match std::mem::replace(&mut job.output, Output::Labelled) {
-        Output::Labelled => (true, None),
-        Output::Plain => (false, None),
-        Output::Read(reader) => (true, Some(reader)),
-    };
-    let mut sources = Vec::new();
-    let mut ends = Vec::new();
-    for rank in 0..job.ranks {
-        // The first rank's lines are what a reader wants.
-        let (two, pair) =
-            pipes(rank, labels, reader.take()).map_err(|error| refused(&job, "make pipes for the output", error))?;
-        sources.extend(two);
-        ends.push(pair);
-    }
-    let relay = Relay::start(sources).map_err(|error| refused(&job, "start the output thread", error))?;
-
-    let began = Instant::now();
-    let mut launcher = Launcher {
-        path: job.path.clone(),
-        ranks: Vec::new(),
-        records,
-        asked_to_write: None,
-        signals,
-        relay,
-        began,
-        began_at: control::now(),
-        time_limit: job.timeout.and_then(|limit| Some((began.checked_add(limit)?, limit))),
-        grace: job.grace,
-        restart: job.restart,
-        asked: None,
-        failure: None,
-        code: None,
-        kill_at: None,
-        killed_at: None,
-        abandon_at: None,
-        lost: false,
-        left: false,
-        end_early: None,
-    };
-    let nothing = File::open("/dev/null").map_err(|error| refused(&job, "open /dev/null", error))?;
-    let mut failure = None;
-    let starter = Starter { job, meeting, nothing, labels };
-    for (rank, ends) in (0..).zip(ends) {
-        match starter.start(rank, ends) {
-            Ok(started) => launcher.ranks.push(started),
-            Err(error) => {
-                failure = Some(refused(&starter.job, &format!("start rank {rank}"), error));
-                launcher.code = Some(2);
-                launcher.kill_at = Some(Instant::now());
-                break;
-            }
-        }
-    }
-    launcher.drive(&starter)?;
-    drop(starter);
-    launcher.end_orphans(&strangers)?;
-    let code = launcher.finish_output()?;
-    failure.map_or(Ok(code), |failure| Err(failure.into()))
-}
-
 /// Says what the system refused; a limit is named with the way to raise it.
-fn refused(job: &Job, doing: &str, error: io::Error) -> RunError {
+pub fn refused(ranks: u32, doing: &str, error: io::Error) -> RunError {
     match limit_of(&error) {
-        Some(limit) => RunError::Limit { ranks: job.ranks, limit },
+        Some(limit) => RunError::Limit { ranks, limit },
         None => RunError::System { doing: doing.to_string(), error },
     }
 }
 
-struct Launcher {
+/// A run at work.
+pub struct Launcher {
     path: PathBuf,
-    ranks: Vec<Rank>,
+    /// All ranks, in their order.
+    pub ranks: Vec<Rank>,
+    /// The other hosts, in their order.
+    bridges: Vec<Bridge>,
     records: Records,
     /// The ranks are to be ended as soon as these have written what they did last.
-    asked_to_write: Option<Asked>,
+    asked_to_write: Option<Writing>,
     signals: Signals,
     relay: Relay,
     began: Instant,
@@ -139,9 +66,9 @@ struct Launcher {
     /// A rank has failed, but it is not decided yet which one did so first.
     failure: Option<Failure>,
     /// The exit code, once it is decided.
-    code: Option<u8>,
+    pub code: Option<u8>,
     /// When the ranks get SIGKILL.
-    kill_at: Option<Instant>,
+    pub kill_at: Option<Instant>,
     /// When they got it, on the clock of reports: how a rank ends after that says nothing about it.
     killed_at: Option<Duration>,
     /// When supervisors that are still there get SIGKILL.
@@ -162,13 +89,70 @@ struct Failure {
     others: usize,
 }
 
+/// Ranks that write what they did last.
+struct Writing {
+    /// Those of this host.
+    here: Option<Asked>,
+    /// When nobody is waited for any more.
+    until: Instant,
+}
+
+/// What a run begins with.
+pub struct Beginning {
+    /// The limit on its time, and when that is over.
+    pub time_limit: Option<(Instant, Duration)>,
+    /// The other hosts, ready.
+    pub bridges: Vec<Bridge>,
+    /// Where ranks of this host write their records.
+    pub records: Records,
+    /// The signals that reach this process.
+    pub signals: Signals,
+    /// What passes the output on.
+    pub relay: Relay,
+}
+
 impl Launcher {
+    /// A run of which no rank was started yet.
+    pub fn new(job: &Job, beginning: Beginning) -> Launcher {
+        let Beginning { time_limit, bridges, records, signals, relay } = beginning;
+        Launcher {
+            path: job.path.clone(),
+            ranks: Vec::new(),
+            bridges,
+            records,
+            asked_to_write: None,
+            signals,
+            relay,
+            began: Instant::now(),
+            began_at: control::now(),
+            time_limit,
+            grace: job.grace,
+            restart: job.restart,
+            asked: None,
+            failure: None,
+            code: None,
+            kill_at: None,
+            killed_at: None,
+            abandon_at: None,
+            lost: false,
+            left: false,
+            end_early: None,
+        }
+    }
+
+    /// Starts the next rank, whose output goes into these pipes.
+    pub fn start(&mut self, starter: &Starter, ends: (OwnedFd, OwnedFd)) -> io::Result<()> {
+        let rank = starter.start(self.ranks.len() as u32, ends, &self.bridges)?;
+        self.ranks.push(rank);
+        Ok(())
+    }
+
     /// Runs until all supervisors have ended.
-    fn drive(&mut self, starter: &Starter) -> io::Result<()> {
+    pub fn drive(&mut self, starter: &Starter) -> io::Result<()> {
         loop {
             self.start_again(starter);
             self.judge();
-            self.keep_time();
+            self.keep_time(starter);
             if self.ranks.iter().all(|rank| rank.control.is_none()) {
                 return Ok(());
             }
@@ -212,6 +196,13 @@ impl Launcher {
     fn hear(&mut self, index: usize) -> io::Result<()> {
         let heard = self.ranks[index].hear()?;
         self.lost |= heard.killed;
+        if matches!(self.ranks[index].ending, Some((Ending::HostLost, _))) {
+            for bridge in &self.bridges {
+                if let Some(why) = bridge.why_lost() {
+                    self.relay.say(&format!("host {} is lost: {why}", bridge.name));
+                }
+            }
+        }
         if heard.left > 0 {
             self.left = true;
             self.relay
@@ -233,8 +224,9 @@ impl Launcher {
                 Ending::Told(Event::Signaled(signal)) => format!("was killed by signal {signal}"),
                 ending => ending.describe(&self.path),
             };
-            let started = pipes(index as u32, starter.labels, None)
-                .and_then(|(sources, ends)| Ok((sources, starter.start(index as u32, ends)?)));
+            let rank = index as u32;
+            let started = pipes(rank, starter.labels, None, starter.bridge_of(rank).is_some())
+                .and_then(|(sources, ends)| Ok((sources, starter.start(rank, ends, &self.bridges)?)));
             match started {
                 Ok((sources, started)) => {
                     let text = format!("rank {index} {how}; started again ({restarted} of {})", self.restart);
@@ -244,7 +236,7 @@ impl Launcher {
                 }
                 Err(error) => {
                     let doing = format!("start rank {index} again");
-                    self.relay.say(&refused(&starter.job, &doing, error).to_string());
+                    self.relay.say(&refused(self.ranks.len() as u32, &doing, error).to_string());
                     // Its failure counts.
                     self.restart = 0;
                 }
@@ -314,7 +306,7 @@ impl Launcher {
     }
 
     /// Acts on the times that have come.
-    fn keep_time(&mut self) {
+    fn keep_time(&mut self, starter: &Starter) {
         let now = Instant::now();
         if let Some((at, limit)) = self.time_limit
             && self.code.is_none()
@@ -336,7 +328,11 @@ impl Launcher {
                 self.end_others();
             }
         }
-        if self.asked_to_write.take_if(|asked| asked.is_over()).is_some() {
+        let elsewhere = self.bridges.iter().all(Bridge::has_recorded);
+        let is_over = |writing: &mut Writing| {
+            now >= writing.until || (elsewhere && writing.here.as_ref().is_none_or(Asked::is_over))
+        };
+        if self.asked_to_write.take_if(is_over).is_some() {
             self.terminate_others();
         }
         if self.kill_at.is_some_and(|at| now >= at) {
@@ -350,8 +346,11 @@ impl Launcher {
             self.abandon_at = Some(now + ABANDON);
             for (index, rank) in self.ranks.iter_mut().enumerate().filter(|(_, rank)| rank.control.is_some()) {
                 self.relay.say(&format!("rank {index}: its supervising process does not answer; killing it"));
-                // It is this process's child and was not waited for, so the number is still its own.
-                let _ = rank.supervisor.kill();
+                if !rank.kill()
+                    && let Some(bridge) = starter.bridge_of(index as u32)
+                {
+                    self.bridges[bridge].abandon();
+                }
             }
         }
     }
@@ -359,7 +358,10 @@ impl Launcher {
     /// Has the ranks that still run write what they did last, and then ends them. Ranks that end on a user's wish need not.
     fn end_others(&mut self) {
         if self.asked.is_none() {
-            self.asked_to_write = self.records.ask();
+            let here = self.records.ask();
+            self.bridges.iter().for_each(Bridge::record);
+            let waits = here.is_some() || !self.bridges.is_empty();
+            self.asked_to_write = waits.then(|| Writing { here, until: Instant::now() + WRITING });
         }
         if self.asked_to_write.is_none() {
             self.terminate_others();
@@ -401,6 +403,8 @@ impl Launcher {
             self.asked = Some((signal, Instant::now()));
         }
         if signal == Signal::TSTP {
+            // Other hosts would take its silence for its end.
+            self.bridges.iter().for_each(Bridge::pause);
             let stopped = Instant::now();
             // This call returns when somebody continues this process. The time in between counts for no limit.
             let _ = kill_process(getpid(), Signal::STOP);
@@ -416,22 +420,18 @@ impl Launcher {
     }
 
     /// Kills what came here because a supervisor was killed.
-    fn end_orphans(&mut self, strangers: &[Pid]) -> io::Result<()> {
+    pub fn end_orphans(&mut self, strangers: &[Pid]) -> io::Result<()> {
+        let strangers: Vec<Pid> =
+            strangers.iter().copied().chain(self.bridges.iter().map(|bridge| bridge.pid)).collect();
         let give_up = Instant::now() + ABANDON;
         while self.lost {
-            let mut orphans = processes::children()?;
-            orphans.retain(|pid| !strangers.contains(pid));
-            // Each is a child that was not waited for, so no number can belong to another process.
-            for &orphan in &orphans {
-                let _ = kill_process(orphan, Signal::KILL);
-            }
-            orphans.retain(|&orphan| matches!(waitpid(Some(orphan), WaitOptions::NOHANG), Ok(None)));
-            if orphans.is_empty() && processes::children()?.iter().all(|pid| strangers.contains(pid)) {
+            let left = processes::kill_orphans(&strangers)?;
+            if left == 0 {
                 break;
             }
             if Instant::now() >= give_up {
                 self.left = true;
-                self.relay.say(&format!("{} processes do not end, although they were sent SIGKILL", orphans.len()));
+                self.relay.say(&format!("{left} processes do not end, although they were sent SIGKILL"));
                 break;
             }
             self.pause(LOOK)?;
@@ -456,12 +456,14 @@ impl Launcher {
 
     /// Shows what the ranks have written, and gives the exit code. A reader that takes its time is waited for, until a signal
     /// asks to end. After that, signals do what they do by default.
-    fn finish_output(mut self) -> io::Result<u8> {
+    pub fn finish_output(mut self) -> io::Result<u8> {
         tracing::debug!(seconds = self.began.elapsed().as_secs_f64(), "all ranks have ended");
         let failed = self.code.is_some_and(|code| code != 0) && self.asked.is_none();
         if let Some(message) = self.records.finish(failed) {
             self.relay.say(&message);
         }
+        // What is left of their ranks' output comes before their end.
+        self.bridges.iter().for_each(|bridge| bridge.finish(failed));
         self.relay.finish();
         let mut ended = false;
         while !ended {

@@ -15,7 +15,12 @@ pub struct Lines {
 impl Lines {
     /// A stream labelled `[rank] `.
     pub fn labelled(rank: u32) -> Lines {
-        Lines { label: Some(format!("[{rank}] ").into_bytes()), partial: Vec::new() }
+        Lines::with_label(format!("[{rank}] "))
+    }
+
+    /// A stream with this in front of each line.
+    pub fn with_label(label: String) -> Lines {
+        Lines { label: Some(label.into_bytes()), partial: Vec::new() }
     }
 
     /// A stream whose bytes pass unchanged, still line by line.

@@ -1,10 +1,14 @@
-//! `fulmen run`: starts ranks on this machine, shows their output, passes signals on, and leaves nothing behind.
+//! `fulmen run`: starts ranks on this machine and on others, shows their output, passes signals on, and leaves nothing behind.
 //!
 //! Each rank is a chain of two processes: the launcher's child is a *supervisor* (this program again, hidden command), whose
-//! child is the rank's program. [`launcher`] drives the run, [`mod@supervise`] says what a supervisor does and what is out of its
+//! child is the rank's program. [`begin`] starts them, [`launcher`] drives the run, [`mod@supervise`] says what a supervisor does and what is out of its
 //! reach, [`relay`] passes output on, [`control`] is what launcher and supervisors say to each other.
+//! [`hosts`] is what it takes where ranks are on other machines.
 
+mod begin;
 mod control;
+mod environment;
+mod hosts;
 mod launcher;
 mod lines;
 mod meeting;
@@ -31,8 +35,10 @@ use fulmen::parts::soft;
 use rustix::process::{Resource, getrlimit};
 
 use crate::verbs::{self, DropIn};
+use hosts::{HostError, Hosts, HostsError, Place};
 
 pub use control::now;
+pub use hosts::{HOST, helper};
 pub use processes::recorders;
 pub use records::{Asked, LOOK};
 pub use relay::Reader;
@@ -57,7 +63,10 @@ const SHORTEST_SILENCE: Duration = Duration::from_millis(100);
 /// Most ranks of one run.
 const MAX_RANKS: u32 = 1024;
 
-/// Start a program N times on this machine, as the ranks of one group.
+/// The exit code when the time is up.
+const TIMED_OUT: u8 = 124;
+
+/// Start a program N times, on this machine or on several, as the ranks of one group.
 ///
 /// Each rank finds its place in its environment (FULMEN_RANK, FULMEN_SIZE, FULMEN_COORDINATOR and others), which
 /// `fulmen::init()` reads. Rank 0 reads the command's standard input unless that is a terminal; the others read nothing.
@@ -76,21 +85,35 @@ const MAX_RANKS: u32 = 1024;
 /// With --restart, a rank that fails is started again under its number while others run: they go on with it once they call
 /// `rejoin`. The run fails only when a rank fails more often than that.
 ///
+/// With --hosts or --hostfile, ranks run on other machines too, which ssh reaches without asking; this program is there at the same
+/// path (or --remote-fulmen), in the same version, and so are the program and the working directory. All hosts are reached before a
+/// rank is started. FULMEN_ADDRESS is a rank's host as others reach it. Other variables go along with --env, and Fulmen's own do
+/// without it. When this command is killed, or its connection to a host breaks, the ranks there are killed.
+///
 /// Exit code: 0 when all ranks succeed, else that of the rank that failed first (128 + signal for a signal), 124 when the
-/// time is up, 127 and 126 for a program that is not found or cannot be executed, 2 for other bad input; 65 when all succeed,
+/// time is up, 127 and 126 for a program that is not found or cannot be executed, 255 for a host that is not reached
+/// or lost, 2 for other bad input; 65 when all succeed,
 /// but broke rules that --lint fail guards.
 #[derive(clap::Args)]
 pub struct Args {
-    /// How many ranks to start, 1 to 1024 [default with --verbs: 1].
+    /// How many ranks to start, 1 to 1024 [default: 1 with --verbs, as many as the hosts have places for with --hosts].
     #[arg(
         short = 'n',
         long = "ranks",
         value_name = "N",
         value_parser = rank_count,
         allow_negative_numbers = true,
-        required_unless_present = "verbs"
+        required_unless_present_any = ["verbs", "hosts", "hostfile"]
     )]
     ranks: Option<u32>,
+    #[command(flatten)]
+    hosts: hosts::Options,
+    /// A variable for the ranks on all hosts: NAME=VALUE, or NAME for the value that it has here.
+    #[arg(long = "env", value_name = "NAME[=VALUE]")]
+    variables: Vec<OsString>,
+    /// Where the ranks work, on every host [default: this directory].
+    #[arg(long, value_name = "DIR")]
+    workdir: Option<PathBuf>,
     /// Run a program that uses libibverbs over the software RDMA device.
     #[arg(long)]
     verbs: bool,
@@ -99,9 +122,16 @@ pub struct Args {
     /// Use the software RDMA device with the limits and rules of this hardware, instead of shared memory.
     #[arg(long, value_enum, env = "FULMEN_PROFILE")]
     profile: Option<Profile>,
-    /// Use this RDMA device of the machine (`fulmen devices` lists them), or `any` that works, instead of shared memory.
+    /// Use this RDMA device of the machine (`fulmen devices` lists them), or `any` that works, instead of shared memory; or
+    /// `tcp`: the software device over TCP between hosts.
     #[arg(long, value_name = "NAME", env = DEVICE, value_parser = device_name, conflicts_with = "profile")]
     device: Option<String>,
+    /// Fail rather than take something slower: `rdma` refuses TCP between hosts.
+    #[arg(long, value_name = "WHAT", env = "FULMEN_REQUIRE", value_parser = ["rdma"])]
+    require: Option<String>,
+    /// Do not seal TCP between hosts: the network is trusted (one's own cable or switch).
+    #[arg(long)]
+    trusted_rail: bool,
     /// End the run with exit code 124 when it takes longer than this.
     #[arg(long, value_name = "SECONDS", value_parser = positive_seconds, allow_negative_numbers = true)]
     timeout: Option<Duration>,
@@ -154,12 +184,20 @@ pub struct Job {
     pub path: PathBuf,
     /// The program's name and its arguments.
     pub program: Vec<OsString>,
+    /// Where they work.
+    pub directory: PathBuf,
     /// Where the ranks write their records, if the user chose it.
     pub trace: Option<PathBuf>,
+    /// The hosts, if there are several.
+    pub hosts: Option<Hosts>,
+    /// How the ranks of this host meet the others, where some are on others.
+    pub place: Option<Place>,
+    /// Variables that the user has given for the ranks.
+    pub given: Vec<(OsString, OsString)>,
     /// Variables that the ranks get beside those that say their place.
     pub env: Vec<(&'static str, String)>,
     /// Variables that only the ranks' programs get, and not the processes of this program that start them.
-    pub program_env: Vec<(&'static str, OsString)>,
+    pub program_env: Vec<(OsString, OsString)>,
     /// Where the ranks' output goes.
     pub output: Output,
 }
@@ -197,7 +235,11 @@ impl Job {
             silence,
             path,
             program,
+            directory: PathBuf::new(),
             trace,
+            hosts: None,
+            place: None,
+            given: Vec::new(),
             env: Vec::new(),
             program_env: Vec::new(),
             output,
@@ -206,14 +248,26 @@ impl Job {
 
     /// Runs the ranks until all have ended, and gives the exit code.
     pub fn run(self) -> anyhow::Result<u8> {
-        check_descriptors(self.ranks)?;
-        launcher::run(self)
+        let here = |hosts: &Hosts| hosts.placement.here().map_or(0, |here| hosts.placement.hosts[here].count);
+        let here = self.hosts.as_ref().map_or(self.ranks, here);
+        check_descriptors(here, self.ranks - here)?;
+        begin::run(self)
     }
 }
 
 /// What has ranks verify what they send one another.
 pub fn verified() -> (&'static str, String) {
     ("FULMEN_VERIFY_DATA", "1".into())
+}
+
+/// What has TCP between hosts go unsealed.
+pub fn trusted() -> (&'static str, String) {
+    ("FULMEN_TRUSTED_RAIL", "1".into())
+}
+
+/// What refuses anything slower than this.
+pub fn required(what: String) -> (&'static str, String) {
+    ("FULMEN_REQUIRE", what)
 }
 
 /// What has ranks talk over a device of the machine.
@@ -288,6 +342,28 @@ pub enum RunError {
         /// Which limit, and how to see it.
         limit: &'static str,
     },
+    /// The list of hosts is refused.
+    #[error(transparent)]
+    Hosts(#[from] HostsError),
+    /// A host cannot be used.
+    #[error(transparent)]
+    Host(Box<HostError>),
+    /// The ranks have no place to work.
+    #[error("cannot work in {}: {reason}; --workdir names another directory, for all hosts", path.display())]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// What the system said.
+        reason: String,
+    },
+    /// A variable for the ranks makes no sense.
+    #[error("--env {given}: {reason}")]
+    Variable {
+        /// As it was given.
+        given: String,
+        /// What is wrong.
+        reason: &'static str,
+    },
     /// The system refused something else.
     #[error("cannot {doing}: {error}")]
     System {
@@ -304,7 +380,12 @@ impl RunError {
         match self {
             RunError::NotFound { .. } => 127,
             RunError::NotExecutable { .. } => 126,
-            RunError::Descriptors { .. } | RunError::Limit { .. } => 2,
+            RunError::Host(error) => error.exit_code(),
+            RunError::Descriptors { .. }
+            | RunError::Limit { .. }
+            | RunError::Hosts(_)
+            | RunError::Directory { .. }
+            | RunError::Variable { .. } => 2,
             RunError::System { .. } => 1,
         }
     }
@@ -312,9 +393,20 @@ impl RunError {
 
 /// Runs the ranks until all have ended.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let path = program::find(&args.program[0])?;
-    let Args { ranks, verbs, verbs_options, mut profile, device, timeout, grace, restart, silence, .. } = args;
-    let Args { verify_data, no_labels, trace, program, .. } = args;
+    let Args { ranks, hosts, variables, workdir, verbs, verbs_options, mut profile, device, require, .. } = args;
+    let Args { timeout, grace, restart, silence, verify_data, trusted_rail, no_labels, trace, program, .. } = args;
+    let hosts = hosts.hosts(ranks, silence)?;
+    let ranks = hosts.as_ref().map_or(ranks.unwrap_or(1), |hosts| hosts.placement.ranks());
+    let (given, linker) = environment::variables_of(&hosts, &variables)?;
+    // With ranks on this machine alone, nothing differs from a run without a list.
+    let hosts = hosts.filter(|hosts| !hosts.are_here());
+    let trace = trace.map(std::path::absolute).transpose().context("cannot find the current directory")?;
+    let directory = environment::enter(workdir, &hosts)?;
+    let path = match &hosts {
+        // Each host looks for it on its own.
+        Some(hosts) if hosts.placement.here().is_none() => PathBuf::from(&program[0]),
+        _ => program::find(&program[0])?,
+    };
     let drop_in = match verbs {
         // The profile is that of the program's device. Ranks of Fulmen among the programs go their own way.
         true => Some(DropIn::for_run(profile.take(), &verbs_options)?),
@@ -323,22 +415,40 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             None
         }
     };
-    let ranks = ranks.unwrap_or(1);
     let output = if no_labels { Output::Plain } else { Output::Labelled };
-    let env = verify_data.then(verified).into_iter().chain(device.map(over)).collect();
-    let program_env = drop_in.iter().flat_map(|drop_in| drop_in.variables().iter().cloned()).collect();
-    let job = Job { ranks, profile, timeout, grace, restart, silence, path, program, trace, env, program_env, output };
+    let options = [verify_data.then(verified), trusted_rail.then(trusted), require.map(required), device.map(over)];
+    let env = options.into_iter().flatten().collect();
+    let of_drop_in = drop_in.iter().flat_map(|drop_in| drop_in.variables().iter().cloned());
+    let program_env = of_drop_in.map(|(name, value)| (name.into(), value)).chain(linker).collect();
+    let job = Job {
+        ranks,
+        profile,
+        timeout,
+        grace,
+        restart,
+        silence,
+        path,
+        program,
+        directory,
+        trace,
+        hosts,
+        place: None,
+        given,
+        env,
+        program_env,
+        output,
+    };
     let code = job.run()?;
     Ok(ExitCode::from(drop_in.map_or(Ok(code), |drop_in| drop_in.judge(code))?))
 }
 
 /// Refuses a run that would fail half way for want of descriptors.
-fn check_descriptors(ranks: u32) -> Result<(), RunError> {
-    // A rank takes its control socket, two pipes, its connection to the coordinator and the watch over its process; the rest
-    // is for the launcher.
-    let needed = 5 * u64::from(ranks) + 32;
+fn check_descriptors(here: u32, elsewhere: u32) -> Result<(), RunError> {
+    // A rank takes its control socket, two pipes, its connection to the coordinator and the watch over its process. One on
+    // another host has no process here, but the other ends of the first three. The rest is for the launcher and its ssh.
+    let needed = 5 * u64::from(here) + 15 * u64::from(elsewhere) + 32;
     match getrlimit(Resource::Nofile).current {
-        Some(limit) if limit < needed => Err(RunError::Descriptors { ranks, needed, limit }),
+        Some(limit) if limit < needed => Err(RunError::Descriptors { ranks: here + elsewhere, needed, limit }),
         _ => Ok(()),
     }
 }

@@ -1,5 +1,9 @@
 //! What the system offers to keep hold of processes, where systems differ.
 
+use std::io;
+
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+
 #[cfg(target_os = "linux")]
 mod linux;
 #[cfg(target_os = "linux")]
@@ -9,6 +13,20 @@ pub use linux::{adopt_orphans, children, die_with_parent, ignored_signals, own_p
 mod macos;
 #[cfg(not(target_os = "linux"))]
 pub use macos::{adopt_orphans, children, die_with_parent, ignored_signals, own_program, recorders};
+
+/// Kills the children that came to this process because a supervisor was killed: all but `strangers`. Says how many are left,
+/// of which some may have come meanwhile; they are killed by the next call.
+pub fn kill_orphans(strangers: &[Pid]) -> io::Result<usize> {
+    let orphans =
+        || -> io::Result<Vec<Pid>> { Ok(children()?.into_iter().filter(|pid| !strangers.contains(pid)).collect()) };
+    let mut killed = orphans()?;
+    // Each is a child that was not waited for, so no number can belong to another process.
+    for &orphan in &killed {
+        let _ = kill_process(orphan, Signal::KILL);
+    }
+    killed.retain(|&orphan| matches!(waitpid(Some(orphan), WaitOptions::NOHANG), Ok(None)));
+    Ok(if killed.is_empty() { orphans()?.len() } else { killed.len() })
+}
 
 /// A process that writes its record when it gets SIGUSR1.
 pub struct Recorder {
@@ -23,9 +41,9 @@ pub struct Recorder {
 
 impl Recorder {
     /// Tells it to write.
-    pub fn ask(&self) -> std::io::Result<()> {
+    pub fn ask(&self) -> io::Result<()> {
         #[cfg(target_os = "linux")]
-        rustix::process::pidfd_send_signal(&self.process, rustix::process::Signal::USR1)?;
+        rustix::process::pidfd_send_signal(&self.process, Signal::USR1)?;
         Ok(())
     }
 }

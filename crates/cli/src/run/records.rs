@@ -14,7 +14,7 @@ use super::processes::{self, Recorder};
 
 /// How long ranks may take to write their records before they are ended. They are done within milliseconds; only one
 /// that is stopped, or has no processor, takes longer.
-const WRITING: Duration = Duration::from_secs(5);
+pub const WRITING: Duration = Duration::from_secs(5);
 
 /// How often it is looked whether they have.
 pub const LOOK: Duration = Duration::from_millis(5);

@@ -39,6 +39,8 @@ pub struct Source {
     pub lines: Lines,
     /// Who takes it.
     pub to: Target,
+    /// Its end will come, and is waited for: a bridge writes it, which passes on what another host still sends.
+    pub awaited: bool,
 }
 
 /// The running relay.
@@ -134,6 +136,16 @@ fn relay(mut messages: PipeReader, added: &Mutex<Vec<Source>>) -> io::Result<()>
         }
     }
     take(&mut sources);
+    while sources.iter().any(|source| source.awaited) {
+        let awaited = || sources.iter().filter(|source| source.awaited);
+        let ready = readable(awaited().map(|source| &source.pipe), None)?;
+        let mut ready = ready.into_iter();
+        for source in sources.iter_mut().filter(|source| source.awaited) {
+            if ready.next() == Some(true) {
+                source.awaited = worker.pass_on(source);
+            }
+        }
+    }
     for source in &mut sources {
         let mut rest = REST / CHUNK;
         while rest > 0 && readable([&source.pipe].into_iter(), Some(&Timespec::default()))? == [true] {

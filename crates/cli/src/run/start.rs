@@ -50,9 +50,9 @@ pub fn start(args: Args) -> anyhow::Result<ExitCode> {
 
 /// Arguments that hand over variables for the program alone. Some would change what this program itself does, if they were in
 /// its own environment: the dynamic linker's.
-pub fn set(variables: &[(&'static str, OsString)]) -> impl Iterator<Item = OsString> {
+pub fn set(variables: &[(OsString, OsString)]) -> impl Iterator<Item = OsString> {
     variables.iter().flat_map(|(name, value)| {
-        let mut variable = OsString::from(name);
+        let mut variable = name.clone();
         variable.push("=");
         variable.push(value);
         [OsString::from("--set"), variable]
@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn variables_come_over_as_they_are() {
-        let given = [("A", OsString::from("x=y z")), ("B", OsString::new())];
+        let given = [("A".into(), OsString::from("x=y z")), ("B".into(), OsString::new())];
         let handed: Vec<OsString> = set(&given).collect();
         assert_eq!(handed, ["--set", "A=x=y z", "--set", "B="]);
         assert_eq!(split(&handed[1]), Some((OsStr::new("A"), OsStr::new("x=y z"))));

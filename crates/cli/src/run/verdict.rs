@@ -8,6 +8,7 @@ use std::time::Duration;
 use signal_hook::consts::{SIGBUS, SIGFPE, SIGILL, SIGKILL, SIGSEGV, SIGSYS};
 
 use super::control::{Event, limit_of};
+use super::hosts::UNREACHED;
 use super::signals;
 
 /// How one rank ended.
@@ -17,6 +18,8 @@ pub enum Ending {
     Told(Event),
     /// Its supervisor was killed by this signal and took the program with it.
     Lost(i32),
+    /// Its host cannot be reached any more, so nobody knows.
+    HostLost,
 }
 
 impl Ending {
@@ -32,7 +35,7 @@ impl Ending {
         match self {
             Ending::Told(Event::Signaled(signal)) => SUDDEN.contains(&signal),
             Ending::Told(_) => false,
-            Ending::Lost(_) => true,
+            Ending::Lost(_) | Ending::HostLost => true,
         }
     }
 
@@ -45,7 +48,10 @@ impl Ending {
     pub fn exit_code(self) -> u8 {
         match self {
             Ending::Told(Event::Exited(code)) => code as u8,
-            Ending::Told(Event::Signaled(signal)) | Ending::Lost(signal) => 128 + (signal & 0x7f) as u8,
+            Ending::Told(Event::Signaled(signal) | Event::Lost(signal)) | Ending::Lost(signal) => {
+                128 + (signal & 0x7f) as u8
+            }
+            Ending::Told(Event::HostLost) | Ending::HostLost => UNREACHED,
             Ending::Told(Event::NoProcess(_)) => 2,
             Ending::Told(Event::NotExecuted(_)) => 126,
             Ending::Told(Event::Left(_)) => 1,
@@ -70,7 +76,10 @@ impl Ending {
                 format!("cannot execute {}: {error}{hint}", path.display())
             }
             Ending::Told(Event::Left(count)) => format!("left {count} processes that do not end"),
-            Ending::Lost(signal) => format!("its supervising process was killed by {}", signals::name(signal)),
+            Ending::Told(Event::Lost(signal)) | Ending::Lost(signal) => {
+                format!("its supervising process was killed by {}", signals::name(signal))
+            }
+            Ending::Told(Event::HostLost) | Ending::HostLost => "its host is lost".to_string(),
         }
     }
 }
@@ -135,6 +144,7 @@ mod tests {
         assert_eq!(Ending::Told(Event::Signaled(9)).exit_code(), 137);
         assert_eq!(Ending::Lost(15).exit_code(), 143);
         assert_eq!(Ending::Told(Event::NotExecuted(8)).exit_code(), 126);
+        assert_eq!(Ending::HostLost.exit_code(), 255);
         assert!(Ending::Told(Event::Exited(0)).is_success());
         assert!(!Ending::Told(Event::Exited(256)).is_success());
         assert!(Ending::Told(Event::Signaled(9)).can_start_again() && Ending::Told(Event::Exited(1)).can_start_again());
@@ -144,6 +154,7 @@ mod tests {
     #[test]
     fn giving_up_is_not_sudden() {
         assert!(Ending::Told(Event::Signaled(SIGKILL)).is_sudden() && Ending::Lost(15).is_sudden());
+        assert!(Ending::HostLost.is_sudden() && !Ending::HostLost.can_start_again());
         assert!(!Ending::Told(Event::Signaled(6)).is_sudden() && !Ending::Told(Event::Exited(1)).is_sudden());
     }
 

@@ -8,6 +8,7 @@ mod demo;
 mod devices;
 mod ending;
 mod environment;
+mod hosts;
 mod kill;
 mod meet;
 mod output;
@@ -15,6 +16,8 @@ mod plan;
 mod restart;
 mod signals;
 mod simulate;
+#[cfg(target_os = "linux")]
+mod sshd;
 mod support;
 mod trace;
 mod verbs;

@@ -1,5 +1,6 @@
 //! Doors for fuzz targets.
 
+use super::greeting::{Greeting, HELLO};
 use super::message::{ADMISSION, FROM_COORDINATOR, SEATED, ToCoordinator, ToRank};
 use super::wire::{Decoder, head};
 
@@ -30,6 +31,26 @@ impl FromRank {
         let message = frame.message().map_err(|error| error.to_string())?;
         Ok(Some((message, frame.body)))
     }
+}
+
+/// Hears what a stranger says first, in pieces of `cut` bytes, and returns how many of them were taken before it was refused
+/// or the seal began.
+pub fn from_stranger(bytes: &[u8], cut: usize) -> usize {
+    let mut greeting = Greeting::default();
+    let mut taken = 0;
+    while taken < bytes.len() {
+        let count = cut.clamp(1, greeting.missing()).min(bytes.len() - taken);
+        match greeting.push(&bytes[taken..taken + count]) {
+            Ok(false) => taken += count,
+            Ok(true) => return taken + count,
+            Err(refusal) => {
+                assert!(!refusal.to_string().contains('\n'), "{refusal}");
+                break;
+            }
+        }
+    }
+    assert!(taken < HELLO, "more than a hello was taken");
+    taken
 }
 
 /// Reads what the coordinator sends, cut into pieces of `cut` bytes; true if all of it is whole messages.

@@ -52,7 +52,7 @@ impl Devices {
         Cables(self.rows[rank as usize].clone())
     }
 
-    fn check(file: File) -> Result<Devices, String> {
+    pub fn check(file: File) -> Result<Devices, String> {
         let size = file.0.len();
         if size == 0 || size > MAX_RANKS as usize {
             return Err(format!("it speaks of {size} ranks, and there can be 1 to {MAX_RANKS}"));
@@ -78,6 +78,12 @@ impl Devices {
         }
         Ok(Devices { rows, address })
     }
+}
+
+/// The row of one rank in a world of this size, out of a variable.
+pub(super) fn read_row(text: &str, rank: u32, size: u32) -> Result<Cables, String> {
+    let row: Vec<Cell> = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    check_row(rank as usize, row, size as usize).map(Cables)
 }
 
 fn check_row(rank: usize, row: Vec<Cell>, size: usize) -> Result<Vec<Vec<String>>, String> {
@@ -109,25 +115,25 @@ fn check_row(rank: usize, row: Vec<Cell>, size: usize) -> Result<Vec<Vec<String>
 }
 
 /// The file as it is written. All is read by visitors, so that an error knows its line and column.
-struct File(Vec<Line>);
+pub(super) struct File(pub Vec<Line>);
 
-enum Line {
+pub(super) enum Line {
     Row(Vec<Cell>),
     Host(Host),
 }
 
 /// The devices between two ranks.
 #[derive(Debug)]
-struct Cell(Vec<String>);
+pub(super) struct Cell(Vec<String>);
 
 #[derive(Deserialize)]
-struct Host {
+pub(super) struct Host {
     #[serde(default)]
-    ssh: Option<String>,
+    pub ssh: Option<String>,
     #[serde(default)]
-    ips: Vec<String>,
+    pub ips: Vec<String>,
     #[serde(default)]
-    rdma: Option<Vec<Cell>>,
+    pub rdma: Option<Vec<Cell>>,
 }
 
 impl<'de> Deserialize<'de> for File {

@@ -31,6 +31,7 @@
 mod devices;
 mod environment;
 mod error;
+pub mod hostfile;
 mod jaccl;
 mod meeting;
 mod mpi;

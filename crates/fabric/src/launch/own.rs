@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use super::devices;
 use super::environment::{Environment, number, parse};
 use super::secret::{self, SECRET_FD};
 use super::{COORDINATOR, Dialect, Launch, LaunchError, Meeting};
@@ -9,6 +10,8 @@ use crate::bootstrap::MAX_RANKS;
 
 pub(super) const RANK: &str = "FULMEN_RANK";
 pub(super) const SIZE: &str = "FULMEN_SIZE";
+/// The devices that lead from this rank to each rank, as a row of a device file.
+const CABLES: &str = "FULMEN_CABLES";
 
 /// Whether somebody speaks it. An address or a secret does not say so: they may help another launcher.
 pub(super) fn is_spoken(environment: &Environment<'_>) -> bool {
@@ -39,6 +42,12 @@ pub(super) fn read(environment: &Environment<'_>) -> Result<Launch, LaunchError>
         })
     })?;
     let secret = secret::from_descriptor(fd)?;
+    let cables = match environment.text(CABLES)? {
+        Some(row) => Some(parse(CABLES, &row.into(), "a row of devices, one cell a rank", |text| {
+            devices::read_row(text, rank, size).ok()
+        })?),
+        None => None,
+    };
     let meeting = Meeting::Launcher(coordinator);
-    Ok(Launch::Rank { rank, size, meeting, secret, cables: None, dialect: Dialect::Fulmen })
+    Ok(Launch::Rank { rank, size, meeting, secret, cables, dialect: Dialect::Fulmen })
 }

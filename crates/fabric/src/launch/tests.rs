@@ -94,6 +94,24 @@ fn the_coordinator_may_be_on_another_host() {
 }
 
 #[test]
+fn the_launcher_may_name_the_devices_of_a_rank() {
+    let with_row = |row: &str| {
+        let secret = pipe(HEX);
+        let fd = secret.as_raw_fd().to_string();
+        let cables = ("FULMEN_CABLES", row);
+        launch(&[(RANK, "1"), (SIZE, "2"), (COORDINATOR, "192.0.2.1:7000"), (SECRET_FD, &fd), cables])
+    };
+    let cables = Cables(vec![vec!["rdma_en5".into(), "rdma_en4".into()], vec![]]);
+    let launched = with_row(&hostfile::cables_variable(&cables)).unwrap();
+    assert_eq!(launched.cables(), Some(&cables));
+    assert_eq!(with_row("").unwrap().cables(), None);
+    for row in ["x", "[]", r#"["a", "b"]"#, r#"[null, null]"#, r#"{"hosts": []}"#] {
+        let said = with_row(row).unwrap_err().to_string();
+        assert!(said.contains("FULMEN_CABLES") && said.contains("one cell a rank"), "{said}");
+    }
+}
+
+#[test]
 fn every_half_set_combination_names_what_is_set_and_what_is_missing() {
     let all = [(RANK, "1"), (SIZE, "4"), (COORDINATOR, "127.0.0.1:7000"), (SECRET_FD, "0")];
     for set in 1..15usize {

@@ -166,17 +166,23 @@ fn wrong_ranks_and_sizes_are_refused_and_the_world_goes_on() {
 #[test]
 fn connections_that_do_not_go_on_make_way_and_end() {
     let world = World::start_with(2, Options { greeting: Duration::from_millis(200), ..Options::default() });
-    let mut slow = world.connect();
-    slow.write_all(b"FUL").unwrap();
-    assert_eq!(slow.read(&mut [0]).unwrap(), 0, "the coordinator ends it");
-    assert_eq!(world.next_refusal(), Refusal::TooSlow);
+    let hello = common::hello(PROTOCOL_VERSION, 0);
+    // In the middle of the hello, and at the beginning of the handshake.
+    for words in [b"FUL".to_vec(), hello.clone(), [&hello[..], &[22, 3, 1, 0]].concat()] {
+        let mut slow = world.connect();
+        slow.write_all(&words).unwrap();
+        let mut answer = Vec::new();
+        let _ = slow.read_to_end(&mut answer);
+        assert!(hello.starts_with(&answer), "the coordinator ends it: {answer:?}");
+        assert_eq!(world.next_refusal(), Refusal::TooSlow);
+    }
 
     // Here none of them is ended for its age.
     let world = World::start_with(2, Options { greeting: LONG * 10, ..Options::default() });
     let mut slow: Vec<_> = (0..100).map(|_| world.connect()).collect();
-    for stream in &mut slow {
+    for (at, stream) in slow.iter_mut().enumerate() {
         // Some have made way already.
-        let _ = stream.write_all(b"FULM\x01");
+        let _ = stream.write_all(if at % 2 == 0 { &b"FUL"[..] } else { &hello });
     }
     world.run(|session| session.barrier(LONG).unwrap());
     assert_eq!(world.next_refusal(), Refusal::TooSlow);

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use crate::world::{self, CARRIERS, Carrier, LONG, options};
 use fulmen_fabric::bootstrap::Serving;
 use fulmen_fabric::{Coordinator, Fabric, FabricError, JoinConfig, Loss, On, Secret, Session};
+use fulmen_soft::Profile;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 const ROLE: &str = "FULMEN_TEST_ROLE";
@@ -30,7 +31,8 @@ fn join(coordinator: SocketAddr, rank: u32, size: u32, secret: Secret, carrier: 
 pub struct Victim {
     child: Child,
     words: BufReader<std::process::ChildStdout>,
-    coordinator: Serving,
+    /// Gone if a test has ended it.
+    coordinator: Option<Serving>,
     secret: Secret,
 }
 
@@ -76,11 +78,12 @@ impl Victim {
             .spawn()
             .unwrap();
         let words = BufReader::new(child.stdout.take().unwrap());
-        Victim { child, words, coordinator, secret }
+        Victim { child, words, coordinator: Some(coordinator), secret }
     }
 
     fn join(&self, rank: u32, size: u32, carrier: Carrier) -> Fabric {
-        join(self.coordinator.local_addr(), rank, size, self.secret.clone(), carrier)
+        let coordinator = self.coordinator.as_ref().expect("a coordinator").local_addr();
+        join(coordinator, rank, size, self.secret.clone(), carrier)
     }
 
     /// Reads what the victim says until it says this.
@@ -215,6 +218,17 @@ fn kill(fabric: &Fabric, victim: &Victim, role: &str, op: &str, wait: impl FnOnc
     let error = fabric.recv_bytes(1, 77, &mut [0], LONG).unwrap_err();
     assert!(matches!(error, FabricError::PeerLost { rank: 1, .. }), "{error}");
     assert!(again.elapsed() < BOUND);
+}
+
+/// Nothing was sent that could fail, and no coordinator tells of the death.
+#[test]
+fn a_kill_ends_a_receive_when_the_link_alone_tells_of_it() {
+    for carrier in [Carrier::Reach, Carrier::Device(Profile::Infiniband), Carrier::Hosts(Profile::Infiniband)] {
+        println!("over {carrier:?}");
+        let (fabric, mut victim) = Victim::start("recv", carrier);
+        drop(victim.coordinator.take());
+        kill(&fabric, &victim, "recv", "recv", || fabric.recv_bytes(1, 1, &mut [0; 8], LONG).unwrap_err());
+    }
 }
 
 #[test]

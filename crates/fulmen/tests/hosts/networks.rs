@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fulmen_testbed::{Counts, Host, Link};
 
-use crate::world::{Plan, What, World, is_full};
+use crate::world::{Plan, Rank, What, World, is_full};
 
 const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
@@ -58,7 +58,7 @@ fn run(case: &Case, what: What, hosts: usize, ranks_a_host: usize) {
     }
     let mut ranks = world.start_all();
     ranks.iter_mut().for_each(|rank| drop(rank.hear("done")));
-    ranks.into_iter().for_each(|rank| rank.ends());
+    ranks.into_iter().for_each(Rank::ends);
     let (mut entered, mut seen) = (0, 0);
     let ends: Vec<&Host> = world.net.hosts().collect();
     for (from, to) in ends.iter().flat_map(|from| ends.iter().map(move |to| (*from, *to))) {
@@ -92,6 +92,26 @@ fn ranks_meet_over_every_network() {
     if is_full() {
         run_all(What::Control, &[(2, 2), (4, 1), (8, 1)]);
     } else {
-        [0, 4].into_iter().for_each(|at| run(&CASES[at], What::Control, 2, 2));
+        run(&CASES[4], What::Control, 2, 2);
     }
+}
+
+#[test]
+fn groups_work_over_every_network() {
+    if is_full() {
+        run_all(What::Work, &[(2, 2), (4, 1), (8, 1)]);
+    } else {
+        [0, 4].into_iter().for_each(|at| run(&CASES[at], What::Work, 2, 2));
+    }
+}
+
+#[test]
+fn who_reads_late_keeps_nobody_else_waiting() {
+    let plan = Plan { scale: 100_000, ..Plan::new(What::SlowReader, 3) };
+    let Some(world) = World::new("a slow reader", plan) else { return };
+    let mut ranks = world.start_all();
+    // It says so before it has received anything of rank 0's.
+    ranks[1].hear("worked");
+    ranks.iter_mut().for_each(|rank| drop(rank.hear("done")));
+    ranks.into_iter().for_each(Rank::ends);
 }

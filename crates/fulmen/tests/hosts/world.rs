@@ -67,6 +67,8 @@ pub struct Plan {
     pub rounds: Option<u64>,
     pub scale: usize,
     pub silence: Duration,
+    /// The deadline of what ranks do.
+    pub timeout: Duration,
 }
 
 impl Plan {
@@ -81,6 +83,7 @@ impl Plan {
             rounds: None,
             scale: 1000,
             silence: PATIENT,
+            timeout: LONG,
         }
     }
 }
@@ -143,7 +146,7 @@ impl World {
             .env("FULMEN_SIZE", self.size().to_string())
             .env("FULMEN_COORDINATOR", self.coordinator.local_addr().to_string())
             .env("FULMEN_SECRET_FD", "0")
-            .env("FULMEN_TIMEOUT", LONG.as_secs().to_string())
+            .env("FULMEN_TIMEOUT", self.plan.timeout.as_secs().to_string())
             .env("FULMEN_SILENCE", self.plan.silence.as_secs_f32().to_string())
             .env("FULMEN_POOL", "16M");
         let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();

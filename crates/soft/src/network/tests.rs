@@ -3,6 +3,8 @@
 mod hostile;
 mod meeting;
 mod streams;
+#[cfg(target_os = "linux")]
+mod vanishing;
 mod waking;
 
 use std::collections::HashMap;

@@ -18,9 +18,12 @@ pub struct Child {
 
 impl Child {
     pub fn start(role: &str) -> Child {
+        // A child that keeps its memory afar is on a host of its own.
+        let host = role.ends_with("Afar").then_some(("FULMEN_HOST_ID", "another host"));
         let mut process = Command::new(std::env::current_exe().expect("this binary has a path"))
             .args(["--exact", "child::in_a_role", "--nocapture", "--test-threads", "1"])
             .env(ROLE, role)
+            .envs(host)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

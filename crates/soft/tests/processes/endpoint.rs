@@ -1,10 +1,11 @@
 //! One queue pair with everything that it needs.
 
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use fulmen_memory::{Exposed, Region};
 use fulmen_reach::Node;
-use fulmen_soft::{Profile, SoftDevice, SoftOptions};
+use fulmen_soft::{NetworkOptions, Profile, SoftDevice, SoftOptions};
 use fulmen_verbs::{
     Access, AckTimeout, Completion, CompletionQueue, Device, Gid, MemoryRegion, Mtu, Path, Piece, ProtectionDomain,
     QueuePair, QueuePairInit, QueuePairKind, QueuePairLimits, RecvRequest, RemoteAddr, RnrTimer, Transition,
@@ -21,10 +22,12 @@ pub enum Kept {
     Copied,
     /// The same, and the system does not: it goes through rings.
     InRings,
+    /// In a region, and the peer is on another host.
+    Afar,
 }
 
 impl Kept {
-    pub const ALL: [Kept; 3] = [Kept::Mapped, Kept::Copied, Kept::InRings];
+    pub const ALL: [Kept; 4] = [Kept::Mapped, Kept::Copied, Kept::InRings, Kept::Afar];
 
     pub fn from_word(word: &str) -> Kept {
         Kept::ALL.into_iter().find(|kept| format!("{kept:?}") == word).expect("a sort of memory")
@@ -37,6 +40,7 @@ pub struct Endpoint {
     pub mr: Arc<dyn MemoryRegion>,
     pub memory: Exposed,
     gid: Gid,
+    lid: u16,
     _pd: Arc<dyn ProtectionDomain>,
 }
 
@@ -44,6 +48,7 @@ pub struct Endpoint {
 #[derive(Clone, Copy, Debug)]
 pub struct Name {
     pub gid: Gid,
+    pub lid: u16,
     pub qp_num: u32,
     pub memory: RemoteAddr,
 }
@@ -65,10 +70,12 @@ impl Endpoint {
     /// The same with memory of this sort.
     pub fn keeping(profile: Profile, kept: Kept, bytes: usize) -> Endpoint {
         let node = Node::open().expect("a node opens");
-        let options = SoftOptions { process_vm: kept == Kept::Copied, ..SoftOptions::new(profile) };
+        let mut options = SoftOptions { process_vm: kept == Kept::Copied, ..SoftOptions::new(profile) };
+        // Which host a process is on, its parent says.
+        options.network = (kept == Kept::Afar).then(|| NetworkOptions::new((Ipv4Addr::LOCALHOST, 0).into()));
         let device = SoftDevice::open_as(&node, options).expect("a device opens");
         let region = match kept {
-            Kept::Mapped => region(&device.info().limits.registration, bytes),
+            Kept::Mapped | Kept::Afar => region(&device.info().limits.registration, bytes),
             Kept::Copied | Kept::InRings => plain::region(bytes).expect("memory"),
         };
         Endpoint::of(&*device, profile, region, bytes)
@@ -101,18 +108,19 @@ impl Endpoint {
         let qp = pd.create_qp(&init).expect("a queue pair");
         qp.modify(&Transition::Init { port: 1, access }).expect("INIT");
         let gid = device.gid_table(1).expect("port 1")[0].gid;
-        Endpoint { qp, cq, mr, memory: region.expose().expect("memory"), gid, _pd: pd }
+        let lid = device.port(1).expect("port 1").lid;
+        Endpoint { qp, cq, mr, memory: region.expose().expect("memory"), gid, lid, _pd: pd }
     }
 
     pub fn name(&self) -> Name {
         let memory = RemoteAddr { addr: self.memory.addr() as u64, rkey: self.mr.rkey() };
-        Name { gid: self.gid, qp_num: self.qp.qp_num(), memory }
+        Name { gid: self.gid, lid: self.lid, qp_num: self.qp.qp_num(), memory }
     }
 
     /// Connects to a peer: ready to receive and to send.
     pub fn connect(&self, peer: &Name) {
-        let path =
-            Path { remote_gid: peer.gid, remote_lid: 0, local_gid_index: 0, remote_qp: peer.qp_num, mtu: Mtu::B4096 };
+        let (remote_gid, remote_lid, remote_qp) = (peer.gid, peer.lid, peer.qp_num);
+        let path = Path { remote_gid, remote_lid, local_gid_index: 0, remote_qp, mtu: Mtu::B4096 };
         let min_rnr_timer = RnrTimer(1);
         let receive = Transition::ReadyToReceive { path, recv_psn: 0, reads_served: 0, min_rnr_timer };
         self.qp.modify(&receive).expect("RTR");
@@ -146,7 +154,7 @@ fn region(rule: &fulmen_memory::ChunkRule, bytes: usize) -> Region {
 impl Name {
     pub fn to_line(self) -> String {
         let gid = u128::from_be_bytes(self.gid.0);
-        format!("{gid:x} {} {} {}", self.qp_num, self.memory.addr, self.memory.rkey)
+        format!("{gid:x} {} {} {} {}", self.qp_num, self.memory.addr, self.memory.rkey, self.lid)
     }
 
     pub fn from_line(line: &str) -> Name {
@@ -154,6 +162,6 @@ impl Name {
         let gid = u128::from_str_radix(words[0], 16).expect("a GID");
         let number = |at: usize| words[at].parse::<u64>().expect("a number");
         let memory = RemoteAddr { addr: number(2), rkey: number(3) as u32 };
-        Name { gid: Gid(gid.to_be_bytes()), qp_num: number(1) as u32, memory }
+        Name { gid: Gid(gid.to_be_bytes()), lid: number(4) as u16, qp_num: number(1) as u32, memory }
     }
 }

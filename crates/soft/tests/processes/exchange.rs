@@ -1,13 +1,15 @@
 //! Two processes send each other many messages of random lengths, and look at every byte.
 
 use fulmen_soft::Profile;
-use fulmen_verbs::{CompletionOpcode, CompletionStatus, SendRequest};
+use fulmen_verbs::{Carrier, CompletionOpcode, CompletionStatus, SendRequest};
 
 use super::child::{Child, Parent};
-use super::endpoint::{Endpoint, Name};
+use super::endpoint::{Endpoint, Kept, Name};
 use super::{Random, until};
 
 const MESSAGES: u64 = 100_000;
+/// Between hosts, where each costs calls of the system.
+const FEWER: u64 = 20_000;
 /// Messages in flight in each direction.
 const WINDOW: u64 = 24;
 const LONGEST: usize = 64 << 10;
@@ -37,7 +39,7 @@ impl Script {
     }
 }
 
-fn exchange(side: &Endpoint, ours: u64, theirs: u64) {
+fn exchange(side: &Endpoint, messages: u64, ours: u64, theirs: u64) {
     let (mut out, mut expected, mut posted) = (Script::new(ours), Script::new(theirs), Script::new(theirs));
     let slot = |number: u64| (number % WINDOW) as usize * LONGEST;
     let recv = |number: u64, len: usize| side.recv(number, BYTES / 2 + slot(number), len);
@@ -46,8 +48,8 @@ fn exchange(side: &Endpoint, ours: u64, theirs: u64) {
     }
     let (mut sent, mut done, mut received) = (0, 0, 0);
     let mut seen = vec![0; LONGEST];
-    while done < MESSAGES || received < MESSAGES {
-        while sent < MESSAGES && sent < done + WINDOW {
+    while done < messages || received < messages {
+        while sent < messages && sent < done + WINDOW {
             let message = out.next();
             side.memory.write(slot(sent), message);
             let request = SendRequest::send(sent, [side.piece(slot(sent), message.len())]);
@@ -69,43 +71,56 @@ fn exchange(side: &Endpoint, ours: u64, theirs: u64) {
         assert!(seen == message, "the bytes of message {received}");
         received += 1;
         let next = received + WINDOW - 1;
-        if next < MESSAGES {
+        if next < messages {
             recv(next, posted.next().len());
         }
     }
 }
 
-fn between_processes(profile: Profile) {
-    let mut child = Child::start(&format!("exchange {profile}"));
-    let side = Endpoint::open(profile, BYTES);
+fn count(kept: Kept) -> u64 {
+    if kept == Kept::Afar { FEWER } else { MESSAGES }
+}
+
+fn between_processes(profile: Profile, kept: Kept) {
+    let mut child = Child::start(&format!("exchange {profile} {kept:?}"));
+    let side = Endpoint::keeping(profile, kept, BYTES);
     let peer = Name::from_line(&child.hear());
     child.tell(&side.name().to_line());
     side.connect(&peer);
+    assert_eq!(kept == Kept::Afar, matches!(side.qp.carrier(), Carrier::Tcp { .. }));
     assert_eq!(child.hear(), "ready");
     child.tell("go");
-    exchange(&side, 1, 2);
+    exchange(&side, count(kept), 1, 2);
     assert_eq!(child.hear(), "done");
     child.tell("end");
     child.finish();
 }
 
 pub fn child(words: &[&str]) {
-    let side = Endpoint::open(words[1].parse().expect("a profile"), BYTES);
+    let kept = Kept::from_word(words[2]);
+    let side = Endpoint::keeping(words[1].parse().expect("a profile"), kept, BYTES);
     Parent.tell(&side.name().to_line());
     side.connect(&Name::from_line(&Parent.hear()));
     Parent.tell("ready");
     assert_eq!(Parent.hear(), "go");
-    exchange(&side, 2, 1);
+    exchange(&side, count(kept), 2, 1);
     Parent.tell("done");
     assert_eq!(Parent.hear(), "end");
 }
 
 #[test]
 fn many_messages_over_infiniband() {
-    between_processes(Profile::Infiniband);
+    between_processes(Profile::Infiniband, Kept::Mapped);
 }
 
 #[test]
 fn many_messages_over_thunderbolt() {
-    between_processes(Profile::Thunderbolt);
+    between_processes(Profile::Thunderbolt, Kept::Mapped);
+}
+
+#[test]
+fn many_messages_between_hosts() {
+    for profile in Profile::ALL {
+        between_processes(profile, Kept::Afar);
+    }
 }

@@ -235,21 +235,39 @@ fn killed_over_thunderbolt() {
     kill_rounds(Profile::Thunderbolt, Kept::Mapped, rounds(12, 300));
 }
 
+#[test]
+fn killed_on_another_host() {
+    for profile in Profile::ALL {
+        kill_rounds(profile, Kept::Afar, rounds(6, 150));
+    }
+}
+
 /// A stopped process is not dead: everything waits for it, and goes on with it.
 #[test]
 fn a_stopped_peer_is_waited_for() {
     let plain = [Kept::Copied, Kept::InRings].map(|kept| (Profile::Infiniband, kept));
     for (profile, kept) in Profile::ALL.map(|profile| (profile, Kept::Mapped)).into_iter().chain(plain) {
-        let (child, mut side) = start(profile, kept, 5);
-        run_for(&mut side, 500);
-        child.signal(Signal::STOP);
-        // Fills what can be filled.
-        for _ in 0..20_000 {
-            assert!(side.step(), "a stopped peer is no error");
-        }
-        let before = side.done + side.received;
-        child.signal(Signal::CONT);
-        run_for(&mut side, before + 500);
-        child.kill();
+        is_waited_for(profile, kept);
     }
+}
+
+#[test]
+fn a_stopped_peer_on_another_host_is_waited_for() {
+    for profile in Profile::ALL {
+        is_waited_for(profile, Kept::Afar);
+    }
+}
+
+fn is_waited_for(profile: Profile, kept: Kept) {
+    let (child, mut side) = start(profile, kept, 5);
+    run_for(&mut side, 500);
+    child.signal(Signal::STOP);
+    // Fills what can be filled.
+    for _ in 0..20_000 {
+        assert!(side.step(), "a stopped peer is no error");
+    }
+    let before = side.done + side.received;
+    child.signal(Signal::CONT);
+    run_for(&mut side, before + 500);
+    child.kill();
 }

@@ -65,7 +65,7 @@ impl Server {
         qp.modify(&Transition::Init { port: 1, access: Access::empty() }).expect("INIT");
         let peer = Name::from_line(&child.hear());
         let gid = self.device.gid_table(1).expect("port 1")[0].gid;
-        let own = Name { gid, qp_num: qp.qp_num(), memory: RemoteAddr { addr: 0, rkey: 0 } };
+        let own = Name { gid, lid: 0, qp_num: qp.qp_num(), memory: RemoteAddr { addr: 0, rkey: 0 } };
         child.tell(&own.to_line());
         let path =
             Path { remote_gid: peer.gid, remote_lid: 0, local_gid_index: 0, remote_qp: peer.qp_num, mtu: Mtu::B4096 };

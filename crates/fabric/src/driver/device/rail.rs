@@ -32,6 +32,13 @@ const STALL: Duration = Duration::from_millis(300);
 /// How long the answer to a peer's goodbye may take at most to go.
 const FAREWELL: Duration = Duration::from_millis(10);
 
+/// How often the device is asked whether the peer is gone: each so many looks at nothing, of which a thread that is parked has 20 a
+/// second.
+const LOOKS: u32 = 16;
+
+/// How long nothing may come from a peer that is gone until that is believed: what it sent before counts.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
 /// One end of a link over a device: moves a [`Link`] on.
 pub(crate) struct Rail {
     peer: u32,
@@ -56,6 +63,10 @@ pub(crate) struct Rail {
     /// Why large messages are to go over their queue pair no more.
     trouble: Option<String>,
     stall: Option<Stall>,
+    /// Looks at nothing.
+    looks: u32,
+    /// Since when the device says that the peer is gone.
+    gone: Option<Instant>,
 }
 
 /// Messages make no progress.
@@ -103,6 +114,8 @@ impl Rail {
             patience,
             trouble: None,
             stall: None,
+            looks: 0,
+            gone: None,
         }
     }
 
@@ -288,6 +301,24 @@ impl Rail {
         }
     }
 
+    /// Finds out that the peer of a reliable link is gone although nothing fails, since nothing was sent to it: the device may know.
+    fn watch_peer(&mut self, worked: bool) -> Result<bool, Broken> {
+        if worked || self.frames.reliable().is_some() {
+            self.gone = None;
+            return Ok(worked);
+        }
+        self.looks = self.looks.wrapping_add(1);
+        if self.gone.is_none() && !self.looks.is_multiple_of(LOOKS) {
+            return Ok(false);
+        }
+        if !self.pairs.as_ref().is_some_and(|pairs| pairs.frames.is_peer_gone()) {
+            self.gone = None;
+        } else if self.gone.get_or_insert_with(Instant::now).elapsed() >= LAST_WORDS {
+            return Err(broken(&self.device, self.peer, "lost the connection", &"its other end is gone"));
+        }
+        Ok(false)
+    }
+
     /// Gives the queue pair for moves up, if there is trouble with it.
     fn fall_back(&mut self, link: &mut Link) {
         let Some(cause) = self.trouble.take() else { return };
@@ -351,6 +382,7 @@ impl Wire for Rail {
             self.sever();
             return Ok(true);
         }
+        let result = result.and_then(|worked| self.watch_peer(worked));
         if result.is_err() {
             self.sever();
         }

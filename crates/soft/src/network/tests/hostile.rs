@@ -81,7 +81,7 @@ fn garbage_is_hung_up_on() {
             let mut raw = Raw::call(&host);
             raw.say(bytes);
             // It may be the beginning of something until no more comes.
-            raw.0.shutdown(std::net::Shutdown::Write).unwrap();
+            let _ = raw.0.shutdown(std::net::Shutdown::Write);
             assert!(raw.is_over(), "{bytes:?}");
         }
         assert_answers(&host);

@@ -163,6 +163,7 @@ proptest! {
         // Tiny pieces only for few bytes.
         let total = total.min(out.iter().chain(&into).sum::<usize>() * 200);
         let hosts = hosts(V4, sealed);
+        let _sweeps = Sweeping::start(&hosts);
         let [mut one, mut other] = connect(&hosts, 1);
         carry(&mut one, &mut other, total, &out, &into);
     }
@@ -266,6 +267,7 @@ fn a_peer_that_reads_nothing_for_long_is_waited_for() {
         return;
     }
     let hosts = hosts(V4, false);
+    let _sweeps = Sweeping::start(&hosts);
     let [mut one, mut other] = connect(&hosts, 1);
     let memory = memory(1 << 20);
     let mut sent = 0;

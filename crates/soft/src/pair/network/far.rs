@@ -347,6 +347,11 @@ impl Far {
         self.alive = self.heard.over;
     }
 
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(in crate::pair) fn steal(&mut self) -> Option<Stream> {
+        self.stream.take()
+    }
+
     /// Has the peer told why nothing more is taken of it.
     pub(in crate::pair) fn refuse(&mut self, number: u64, status: CompletionStatus) {
         self.told.refusal = Some((number, status));

@@ -42,7 +42,8 @@ pub(crate) enum Kind {
     Bye,
 }
 
-const KINDS: [Kind; 12] = [
+/// All of them.
+pub(crate) const KINDS: [Kind; 12] = [
     Kind::Ready,
     Kind::Words,
     Kind::Send,

@@ -1,0 +1,219 @@
+//! Ranks on several hosts over real ssh: hosts are namespaces, each with a server and an address of its own.
+
+use std::process::Command;
+
+use fulmen_testbed::{Bed, Host, Link, Net, Ssh};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::support::{Ended, FULMEN, Running, start, wait_until};
+
+/// The launcher's host, and others with a server.
+struct Hosts {
+    ssh: Ssh,
+    launcher: Host,
+    others: Vec<Host>,
+    net: Net,
+    _bed: Bed,
+}
+
+impl Hosts {
+    /// A launcher's host and `b`, or `b` and `c`; none, loudly, where that cannot be.
+    fn or_skip(what: &str, others: usize) -> Option<Hosts> {
+        let bed = Bed::or_skip(what)?;
+        let ssh = Ssh::or_skip(what)?;
+        let hosts = bed.hosts(others + 1);
+        let net = bed.switch(&hosts, Link::new());
+        for host in &hosts[1..] {
+            ssh.serve(host, net.address(host));
+        }
+        let mut hosts = hosts.into_iter();
+        let launcher = hosts.next().expect("one at least");
+        Some(Hosts { ssh, launcher, others: hosts.collect(), net, _bed: bed })
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = self.launcher.command(FULMEN);
+        command.args(["run", "--ssh-option", "-F", "--ssh-option"]).arg(self.ssh.config()).args(args);
+        command
+    }
+
+    fn ranks(&self, args: &[&str], script: &str) -> Running {
+        start(self.command(&[args, &["--", "/bin/sh", "-c", script]].concat()))
+    }
+
+    /// Waits until each host runs its server and nothing else.
+    fn wait_quiet(&self) {
+        for host in &self.others {
+            wait_until(&format!("nothing but the server to be left on {host}"), || host.processes().len() == 1);
+        }
+    }
+
+    /// Waits for the command's end; nothing of it may be left anywhere.
+    fn end(&self, run: Running) -> Ended {
+        let ended = run.end();
+        self.wait_quiet();
+        ended
+    }
+}
+
+/// The processes of ssh's server that carry connections, by their names.
+fn sessions(host: &Host) -> Vec<Pid> {
+    let is_session = |pid: &u32| {
+        std::fs::read(format!("/proc/{pid}/cmdline"))
+            .is_ok_and(|line| line.starts_with(b"sshd: ") && !line.starts_with(b"sshd: /"))
+    };
+    let pids = host.processes().into_iter().filter(is_session);
+    pids.filter_map(|pid| Pid::from_raw(pid.try_into().ok()?)).collect()
+}
+
+#[test]
+fn ranks_run_on_hosts_and_meet_at_the_launcher() {
+    let Some(hosts) = Hosts::or_skip("ranks over ssh", 2) else { return };
+    let script = "echo $FULMEN_RANK/$FULMEN_SIZE $FULMEN_LOCAL_RANK/$FULMEN_LOCAL_SIZE $(uname -n) $FULMEN_ADDRESS ${FULMEN_COORDINATOR%:*}";
+    let ended = hosts.end(hosts.ranks(&["--hosts", "b:2,localhost,c"], script));
+    assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""));
+    let [b, c] = [0, 1].map(|other| hosts.net.address(&hosts.others[other]));
+    let a = hosts.net.address(&hosts.launcher);
+    let expected = [
+        format!("[0] 0/4 0/2 b {b} {a}"),
+        format!("[1] 1/4 1/2 b {b} {a}"),
+        format!("[2] 2/4 0/1 a {a} {a}"),
+        format!("[3] 3/4 0/1 c {c} {a}"),
+    ];
+    assert_eq!(ended.sorted(), expected);
+}
+
+#[test]
+fn ranks_of_several_hosts_join_one_world() {
+    let Some(hosts) = Hosts::or_skip("ranks that meet over ssh", 2) else { return };
+    let own = std::env::current_exe().expect("this test's file");
+    let own = own.to_str().expect("its name");
+    let args = ["--hosts", "b,localhost,c", "--env", "RANK_PLAN=meet", "--"];
+    let program = [own, "--exact", "meet::as_a_rank", "--nocapture"];
+    let ended = hosts.end(start(hosts.command(&[&args[..], &program].concat())));
+    assert_eq!((ended.code, ended.messages().len()), (Some(0), 0), "{}{}", ended.out, ended.err);
+    for rank in 0..3 {
+        let (label, met) = (format!("[{rank}] "), format!("met {rank} of 3"));
+        assert!(ended.out.lines().any(|line| line.starts_with(&label) && line.ends_with(&met)), "{}", ended.out);
+    }
+}
+
+#[test]
+fn endings_signals_and_limits_are_those_of_one_machine() {
+    let Some(hosts) = Hosts::or_skip("endings of ranks over ssh", 2) else { return };
+    let script = "trap 'exit 9' TERM; [ $FULMEN_RANK = 2 ] && exit 7; while :; do sleep 0.05; done";
+    let ended = hosts.end(hosts.ranks(&["--hosts", "b:2,c"], script));
+    assert_eq!(ended.code, Some(7), "{}", ended.err);
+    assert!(ended.err.contains("fulmen: rank 2 failed first: exited with code 7 after "), "{}", ended.err);
+    assert!(ended.err.ends_with("; ending the other 2\n"), "{}", ended.err);
+
+    let script = "trap 'echo got-USR1' USR1; trap 'exit 0' TERM; echo ready; while :; do sleep 0.05; done";
+    let run = hosts.ranks(&["--hosts", "b:2,c", "--grace", "60"], script);
+    run.wait_for("ready\n", 3);
+    run.send(Signal::USR1);
+    run.wait_for("got-USR1\n", 3);
+    run.send(Signal::TERM);
+    let ended = hosts.end(run);
+    assert_eq!((ended.code, ended.out.matches("got-USR1").count()), (Some(0), 3), "{}", ended.err);
+
+    let stubborn = "trap '' TERM; while :; do sleep 1000; done";
+    let ended = hosts.end(hosts.ranks(&["--hosts", "b,c", "--timeout", "6", "--grace", "0.2"], stubborn));
+    assert_eq!(ended.code, Some(124), "{}", ended.err);
+}
+
+#[test]
+fn a_killed_launcher_leaves_nothing_on_other_hosts() {
+    let Some(hosts) = Hosts::or_skip("a killed launcher over ssh", 2) else { return };
+    let sticky = "trap '' TERM HUP INT; (setsid /bin/sh -c 'echo ready; while :; do sleep 1000; done' &)
+        echo ready; while :; do sleep 1000; done";
+    let mut run = hosts.ranks(&["--hosts", "b:2,c"], sticky);
+    run.wait_for("ready\n", 6);
+    run.send(Signal::KILL);
+    run.wait_exit();
+    hosts.wait_quiet();
+    run.wait_gone();
+}
+
+#[test]
+fn a_broken_connection_ends_the_ranks_of_its_host_and_the_run() {
+    let Some(hosts) = Hosts::or_skip("a broken connection of ssh", 2) else { return };
+    let run = hosts.ranks(&["--hosts", "b,c:2"], "trap '' TERM; echo ready; while :; do sleep 1000; done");
+    run.wait_for("ready\n", 3);
+    let carriers = sessions(&hosts.others[1]);
+    assert!(!carriers.is_empty(), "a server carries the connection");
+    for pid in carriers {
+        kill_process(pid, Signal::KILL).expect("it runs");
+    }
+    let ended = hosts.end(run);
+    assert_eq!(ended.code, Some(255), "{}", ended.err);
+    assert!(ended.err.contains("fulmen: host c is lost: the connection has broken"), "{}", ended.err);
+    assert!(ended.err.contains(" failed first: its host is lost after "), "{}", ended.err);
+    assert!(ended.err.contains("; ending the other"), "{}", ended.err);
+}
+
+#[test]
+fn hosts_that_cannot_be_reached_or_trusted_are_named() {
+    let Some(hosts) = Hosts::or_skip("refusals of ssh", 1) else { return };
+    let b = hosts.net.address(&hosts.others[0]);
+    // Its key is known under another name alone.
+    hosts.ssh.name("impostor", b);
+    let ended = hosts.end(hosts.ranks(&["--hosts", "b,impostor"], "echo started"));
+    assert_eq!((ended.code, ended.out.as_str()), (Some(255), ""), "{}", ended.err);
+    assert!(ended.err.contains("host impostor: ssh cannot reach it: "), "{}", ended.err);
+    assert!(ended.err.contains("Host key verification failed"), "{}", ended.err);
+    // Nobody listens there.
+    hosts.ssh.name("deaf", hosts.net.address(&hosts.launcher));
+    let ended = hosts.end(hosts.ranks(&["--hosts", "deaf"], "echo started"));
+    assert_eq!((ended.code, ended.out.as_str()), (Some(255), ""), "{}", ended.err);
+    assert!(ended.err.contains("host deaf: ssh cannot reach it: ") && ended.err.contains("refused"), "{}", ended.err);
+    // A key that the server does not know.
+    let key = hosts.ssh.stranger();
+    let option = format!("-oIdentityFile={}", key.display());
+    let mut command = hosts.launcher.command(FULMEN);
+    command.args([
+        "run",
+        "--ssh-option",
+        &option,
+        "--ssh-option=-oIdentitiesOnly=yes",
+        "--ssh-option=-oIdentityAgent=none",
+    ]);
+    let known = hosts.ssh.config().with_file_name("known");
+    command.arg(format!("--ssh-option=-oUserKnownHostsFile={}", known.display()));
+    command.arg(format!("--ssh-option=-oHostName={b}")).args([
+        "--ssh-option=-oHostKeyAlias=b",
+        "--ssh-option=-F",
+        "--ssh-option=none",
+    ]);
+    command.args(["--hosts", "b", "--", "true"]);
+    let ended = hosts.end(start(command));
+    assert_eq!(ended.code, Some(255), "{}", ended.err);
+    assert!(
+        ended.err.contains("host b: ssh cannot reach it: ") && ended.err.contains("Permission denied"),
+        "{}",
+        ended.err
+    );
+}
+
+#[test]
+fn a_host_that_is_cut_off_is_lost_and_ends_its_ranks() {
+    // It takes the time of three silences.
+    if !std::env::var("FULMEN_TEST_TIER").is_ok_and(|tier| tier == "full") {
+        return;
+    }
+    let Some(hosts) = Hosts::or_skip("a host that is cut off from ssh", 2) else { return };
+    let run = hosts.ranks(&["--hosts", "b,c", "--silence", "4"], "echo ready; while :; do sleep 1000; done");
+    run.wait_for("ready\n", 2);
+    hosts.net.pull(&hosts.others[1]);
+    // The ranks of the host that is left end with the run, those of the other one when nothing has come for a while: the
+    // server that carried them may wait for longer.
+    let ended = run.end();
+    assert_eq!(ended.code, Some(255), "{}", ended.err);
+    assert!(ended.err.contains("fulmen: host c is lost: "), "{}", ended.err);
+    let ranks = |host: &Host| {
+        let is_rank = |pid: &u32| {
+            std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.starts_with(b"/bin/sh\0-c"))
+        };
+        host.processes().iter().filter(|pid| is_rank(pid)).count()
+    };
+    wait_until("the ranks of both hosts to end", || hosts.others.iter().all(|host| ranks(host) == 0));
+}
