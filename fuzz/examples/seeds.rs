@@ -25,6 +25,12 @@ fn main() {
     for (part, bytes) in bootstrap().into_iter().enumerate() {
         write("bootstrap_frames", &format!("talk-{part}"), &bytes);
     }
+    for (name, cut) in [("whole", 255), ("bytes", 1)] {
+        // Version 4, as a rank says it.
+        let hello = [&[cut], &b"FULM\x04\0\0\0"[..], &[0; 32]].concat();
+        write("bootstrap_hello", name, &hello);
+    }
+    write("trust_name", "member", &fulmen_trust::fuzzing::certificate("rank 3, pid 77 on host-b"));
     for sort in 0..6 {
         write("soft_shared", &format!("sort-{sort}"), &soft(sort));
     }

@@ -47,6 +47,10 @@ pub fn threads<T: Send>(size: u32, carrier: &Carrier, body: impl Fn(Group) -> T 
                         options.fabric.profile = Some((*profile).into());
                     }
                     Carrier::Device(device) => options = options.over(device),
+                    Carrier::Hosts(profile) => {
+                        options = options.over("tcp").apart();
+                        options.fabric.profile = profile.map(Into::into);
+                    }
                 }
                 body(options.init_with(session).unwrap())
             })
