@@ -48,7 +48,7 @@ pub fn threads<T: Send>(size: u32, carrier: &Carrier, body: impl Fn(Group) -> T 
                     }
                     Carrier::Device(device) => options = options.over(device),
                     Carrier::Hosts(profile) => {
-                        options = options.over("tcp").apart();
+                        options = options.apart();
                         options.fabric.profile = profile.map(Into::into);
                     }
                 }
