@@ -126,6 +126,11 @@ pub(super) struct Timers {
 }
 
 impl Timers {
+    /// Whether a message that finds no RECV waits for one.
+    pub(super) fn waits_for_recv(&self) -> bool {
+        self.not_ready != Some(0)
+    }
+
     pub(super) fn set(&mut self, timeout: AckTimeout, retries: u8, rnr_retries: u8) {
         self.lost_after = timeout.duration().map(|once| once * (u32::from(retries) + 1));
         self.not_ready = (rnr_retries < 7).then_some(rnr_retries.into());

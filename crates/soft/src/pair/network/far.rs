@@ -66,6 +66,7 @@ pub(super) struct Told {
     /// RECVs that this side needs, in all.
     pub(super) wants: u64,
     pub(super) want_owed: bool,
+    pub(super) want_waits: bool,
     pub(super) stalled: Option<u64>,
     pub(super) stall_owed: bool,
     pub(super) refusal: Option<(u64, CompletionStatus)>,
@@ -290,9 +291,11 @@ impl Far {
         !self.credited || self.consumed < self.heard.words.granted
     }
 
-    /// Asks for RECVs for so many messages.
-    pub(super) fn want(&mut self, messages: usize) {
-        let wants = self.consumed + messages.min(MOST_ASKED) as u64;
+    /// Asks for RECVs for so many messages; if they do not wait for any, for one that is there now.
+    pub(super) fn want(&mut self, messages: usize, wait: bool) {
+        let messages = if wait { messages.min(MOST_ASKED) } else { 1 };
+        self.told.want_waits = wait;
+        let wants = self.consumed + messages as u64;
         if wants > self.told.wants {
             (self.told.wants, self.told.want_owed) = (wants, true);
         }
@@ -329,7 +332,7 @@ impl Far {
             self.push(Head { rkey: status as u32, ..Head::bare(Kind::Refused, number, words) });
         }
         if std::mem::take(&mut self.told.want_owed) {
-            self.push(Head::bare(Kind::Want, self.told.wants, words));
+            self.push(Head { rkey: self.told.want_waits.into(), ..Head::bare(Kind::Want, self.told.wants, words) });
         }
         if std::mem::take(&mut self.told.stall_owed) {
             self.push(Head::bare(Kind::Stalled, self.received, words));

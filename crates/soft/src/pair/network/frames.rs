@@ -32,7 +32,7 @@ pub(crate) enum Kind {
     CompareSwap,
     /// Bytes that request `addr` asked for.
     Answer,
-    /// Messages need RECVs, `addr` of them in all.
+    /// Messages need RECVs, `addr` of them in all; they wait for them, unless `rkey` is 0.
     Want,
     /// The message behind the first `addr` that took a RECV has none.
     Stalled,

@@ -198,8 +198,15 @@ impl Pair {
             Kind::Ready => heard.not_ready_ns = head.addr,
             Kind::Words => {}
             Kind::Want => {
+                let waits = head.rkey != 0;
                 heard.wants = heard.wants.max(head.addr);
                 self.attend(inner);
+                if let Some(Link::Far(far)) = &mut inner.link
+                    && !waits
+                {
+                    // It fails on the word that there is none. A RECV that came later would be taken from others in vain.
+                    far.heard.wants = far.heard.wants.min(inner.posted);
+                }
             }
             Kind::Stalled => heard.stalled = Some(head.addr),
             Kind::Refused => heard.refused = Some((head.addr, head.status())),

@@ -59,7 +59,7 @@ impl Pair {
         loop {
             self.answer_before(inner);
             let words = Pair::words(inner);
-            let Inner { link: Some(Link::Far(far)), sends, begun, sent, asked, .. } = inner else {
+            let Inner { link: Some(Link::Far(far)), sends, begun, sent, asked, timers, .. } = inner else {
                 return Begun::Blocked;
             };
             let waiting = sends.len() - *begun;
@@ -73,7 +73,7 @@ impl Pair {
                         return Begun::As(stage);
                     }
                     if send.takes_recv() && !far.has_credit() {
-                        far.want(waiting);
+                        far.want(waiting, !far.reliable || timers.waits_for_recv());
                         return Begun::Blocked;
                     }
                     if send.brings() && *asked as usize >= MOST_ASKED {
