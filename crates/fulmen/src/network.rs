@@ -2,7 +2,7 @@
 
 mod interfaces;
 mod paths;
-mod probe;
+pub(crate) mod probe;
 
 use std::net::{IpAddr, SocketAddr};
 

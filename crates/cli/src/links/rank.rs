@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use fulmen::parts::fabric::{RailEnd, RailInfo};
 use fulmen::parts::system::Library;
-use fulmen::parts::verbs::{Carrier, LinkLayer};
+use fulmen::parts::verbs::{Carrier, Device, LinkLayer};
 use fulmen::{Group, LinkKind, Options};
 
 use super::measure::{Measured, measure, tell};

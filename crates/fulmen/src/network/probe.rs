@@ -22,6 +22,12 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Questions under way at once.
 const AT_ONCE: usize = 16;
 
+/// What words of this begin with. No rank that looks for RDMA instead says it.
+pub(crate) const WORD: u8 = 2;
+
+/// Devices, and which of them lead where, if there is more than one way to anybody.
+pub(super) type Ways = (Vec<Arc<dyn Device>>, Option<Cables>);
+
 /// A device at an address.
 pub(super) struct Open {
     pub device: Arc<dyn Device>,
@@ -38,7 +44,7 @@ pub(super) fn probe(
     home: &Home,
     first: Open,
     open: impl Fn(usize) -> Result<Open, InitError>,
-) -> Result<(Vec<Arc<dyn Device>>, Option<Cables>), InitError> {
+) -> Result<Ways, InitError> {
     let own = muster.session().rank() as usize;
     let homes: Vec<Home> = gather(muster, home)?;
     if let Some(rank) = homes.iter().position(|home| home.addresses.is_empty()) {
@@ -136,9 +142,12 @@ fn ask(own: usize, homes: &[Home], opened: &[Option<Open>], listening: &[Vec<Opt
 
 /// Tells all ranks something, and hears the same of them.
 fn gather<T: serde::Serialize + DeserializeOwned>(muster: &Muster<'_>, own: &T) -> Result<Vec<T>, InitError> {
-    let own = postcard::to_stdvec(own).expect("a vector takes what is written to it");
+    let own = postcard::to_extend(own, vec![WORD]).expect("a vector takes what is written to it");
     let words = muster.all_gather(&own)?;
-    let read = |(rank, word): (u32, Vec<u8>)| postcard::from_bytes(&word).map_err(|_| StartError::Garbled { rank });
+    let read = |(rank, word): (u32, Vec<u8>)| match word.split_first() {
+        Some((&WORD, word)) => postcard::from_bytes(word).map_err(|_| StartError::Garbled { rank }),
+        _ => Err(StartError::Unlike { rank }),
+    };
     Ok((0..).zip(words).map(read).collect::<Result<_, _>>()?)
 }
 
