@@ -124,13 +124,13 @@ fn kind(rail: &RailInfo) -> &'static str {
         Carrier::SharedMemory => "shared-memory",
         Carrier::Tcp { sealed: true } => "tcp-sealed",
         Carrier::Tcp { sealed: false } => "tcp-plain",
-        Carrier::Hardware => {
+        _ => {
             let port = Library::open().and_then(|library| library.open_device(&rail.here.device));
             match port.ok().and_then(|device| device.port(rail.here.port).ok()).map(|port| port.link_layer) {
                 Some(LinkLayer::Thunderbolt) => "thunderbolt",
                 Some(LinkLayer::Infiniband) => "infiniband",
                 Some(LinkLayer::Ethernet) => "roce",
-                None => "rdma",
+                _ => "rdma",
             }
         }
     }
