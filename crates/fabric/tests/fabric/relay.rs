@@ -1,10 +1,15 @@
 //! Ranks that no cable joins talk over others.
 
-use std::sync::Barrier;
+use std::io::Read;
+use std::net::SocketAddr;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::{Barrier, Mutex};
+use std::thread;
 
-use fulmen_fabric::{Fabric, FabricError, FabricOptions, Flow, Providers, StartError};
+use fulmen_fabric::{
+    Coordinator, Fabric, FabricError, FabricOptions, Flow, JoinConfig, Providers, Secret, Session, StartError,
+};
 use fulmen_soft::Profile;
 
 use crate::world::{self, LONG, joined, options};
@@ -229,7 +234,7 @@ fn a_message_that_is_on_its_way_comes_although_the_rank_between_leaves() {
         1 => {}
         _ => {
             while !left.load(Ordering::SeqCst) {
-                std::thread::yield_now();
+                thread::yield_now();
             }
             let mut bytes = [0; 2000];
             for turn in 0..100_u8 {
@@ -240,65 +245,132 @@ fn a_message_that_is_on_its_way_comes_although_the_rank_between_leaves() {
     });
 }
 
+const WORLD: &str = "FULMEN_TEST_RELAY";
+/// Two ways lead from 0 to 1: over 3, by two cables each, and over 2.
+const SQUARE: Edges = &[(0, 3), (0, 3), (3, 1), (3, 1), (1, 2), (2, 0)];
+/// All lead over 3.
+const MIDDLE: Edges = &[(0, 3), (1, 3), (2, 3)];
+
+/// Rank 3, in a process of its own. As a test of its own it does nothing.
 #[test]
-fn the_other_way_is_taken_when_a_rank_between_is_lost() {
-    let silence = Duration::from_secs(2);
-    let given = || FabricOptions { silence, ..options() };
-    start(Profile::Infiniband, 4, &[(0, 1), (1, 2), (2, 3), (3, 0)], given, |rank, fabric| {
-        let fabric = fabric.unwrap();
-        assert_eq!(fabric.path(if rank < 2 { rank + 2 } else { rank - 2 }).len(), 1);
-        let over = fabric.path(2);
-        let mut bytes = [0; 100];
-        match rank {
-            // It says goodbye to nobody who needs it, and ends at once.
-            1 => {
-                fabric.recv_bytes(0, 1, &mut bytes, LONG).unwrap();
-            }
-            0 => {
-                assert_eq!(over, [1]);
-                fabric.send_bytes(2, 2, &[1; 100], LONG).unwrap();
-                fabric.recv_bytes(2, 2, &mut bytes, LONG).unwrap();
-                fabric.send_bytes(1, 1, &bytes, LONG).unwrap();
-                let end = Instant::now() + LONG;
-                while fabric.path(2) == [1] {
-                    assert!(Instant::now() < end, "the lost rank is still on the path");
-                    fabric.send_bytes(2, 2, &[2; 100], LONG).unwrap();
-                    fabric.recv_bytes(2, 2, &mut bytes, LONG).unwrap();
-                }
-                assert_eq!(fabric.path(2), [3]);
-                fabric.send_bytes(2, 2, &[3; 100], LONG).unwrap();
-                fabric.send_bytes(3, 3, &[], LONG).unwrap();
-            }
-            2 => {
-                loop {
-                    fabric.recv_bytes(0, 2, &mut bytes, LONG).unwrap();
-                    if bytes[0] == 3 {
-                        break;
-                    }
-                    fabric.send_bytes(0, 2, &bytes, LONG).unwrap();
-                }
-                fabric.send_bytes(3, 3, &[], LONG).unwrap();
-            }
-            _ => {
-                fabric.recv_bytes(0, 3, &mut bytes, LONG).unwrap();
-                fabric.recv_bytes(2, 3, &mut bytes, LONG).unwrap();
-            }
+fn victim() {
+    let Ok(world) = std::env::var(WORLD) else { return };
+    thread::spawn(|| {
+        // Nobody is left to end this process.
+        let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        std::process::exit(3);
+    });
+    let [address, secret, edges] = world.split(' ').collect::<Vec<_>>().try_into().unwrap();
+    let _fabric = join(
+        3,
+        address.parse().unwrap(),
+        Secret::from_hex(secret).unwrap(),
+        if edges == "square" { SQUARE } else { MIDDLE },
+    );
+    loop {
+        thread::park();
+    }
+}
+
+fn join(rank: u32, coordinator: SocketAddr, secret: Secret, edges: Edges) -> Fabric {
+    let session = Session::join(&JoinConfig { coordinator, rank, size: 4, secret, deadline: LONG }).unwrap();
+    let options = FabricOptions { windows: false, ..options() };
+    Fabric::start(session, options, joined(Profile::Infiniband, (rank, 4), edges)).unwrap()
+}
+
+/// Runs `body` on ranks 0 to 2, which it gives what kills rank 3.
+fn with_victim(name: &str, edges: Edges, body: impl Fn(&Fabric, &dyn Fn()) + Sync) {
+    let secret = Secret::generate().unwrap();
+    let address = SocketAddr::from(([127, 0, 0, 1], 0));
+    let coordinator = Coordinator::bind(address, 4, secret.clone(), world::patient(world::SILENCE)).unwrap();
+    let coordinator = coordinator.serve().unwrap();
+    let address = coordinator.local_addr();
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "relay::victim", "--test-threads=1"])
+        .env(WORLD, format!("{address} {} {name}", secret.to_hex()))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let child = Mutex::new(child);
+    let kill = || {
+        let mut child = child.lock().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+    };
+    thread::scope(|scope| {
+        for rank in 0..3 {
+            let (secret, body, kill) = (secret.clone(), &body, &kill);
+            scope.spawn(move || body(&join(rank, address, secret, edges), kill));
         }
     });
 }
 
 #[test]
-fn where_no_path_is_left_the_cause_names_the_rank_between() {
-    run(Profile::Thunderbolt, 3, &[(0, 1), (1, 2)], |fabric| {
-        let mut bytes = [0; 8];
-        if fabric.rank() == 1 {
-            // Its program is over; the others wait for each other longer than it passes their words on.
-            return;
+fn the_other_way_is_taken_when_a_rank_between_is_killed() {
+    let (after, all) = (AtomicBool::new(false), Barrier::new(3));
+    with_victim("square", SQUARE, |fabric, kill| {
+        let mut bytes = [0; 3000];
+        match fabric.rank() {
+            0 => {
+                assert_eq!(fabric.path(1), [3]);
+                // More than is under way at once: some of it is lost with rank 3.
+                for turn in 0..400_u32 {
+                    if turn == 200 {
+                        kill();
+                        after.store(true, Ordering::SeqCst);
+                    }
+                    fabric.send_bytes(1, 1, &[turn as u8; 3000], LONG).unwrap();
+                }
+                fabric.recv_bytes(1, 2, &mut bytes, LONG).unwrap();
+                assert_eq!(fabric.path(1), [2]);
+                assert!(fabric.loss(3).is_some() && fabric.loss(1).is_none());
+            }
+            1 => {
+                for turn in 0..400_u32 {
+                    fabric.recv_bytes(0, 1, &mut bytes, LONG).unwrap();
+                    assert_eq!(bytes, [turn as u8; 3000]);
+                }
+                assert!(after.load(Ordering::SeqCst));
+                fabric.send_bytes(0, 2, &bytes, LONG).unwrap();
+                fabric.send_bytes(2, 3, &[], LONG).unwrap();
+            }
+            // It computes: nobody waits here.
+            _ => {
+                while !after.load(Ordering::SeqCst) {
+                    thread::yield_now();
+                }
+                fabric.recv_bytes(1, 3, &mut bytes, LONG).unwrap();
+                assert!(fabric.relayed().frames > 0);
+            }
         }
-        let error = fabric.recv_bytes(2 - fabric.rank(), 1, &mut bytes, LONG).unwrap_err();
+        all.wait();
+    });
+}
+
+#[test]
+fn where_no_path_is_left_the_cause_names_the_rank_between() {
+    let all = Barrier::new(3);
+    with_victim("middle", MIDDLE, |fabric, kill| {
+        let rank = fabric.rank();
+        for peer in (0..3).filter(|peer| *peer != rank) {
+            fabric.send_bytes(peer, 1, &[1; 10], LONG).unwrap();
+        }
+        for peer in (0..3).filter(|peer| *peer != rank) {
+            assert_eq!(fabric.path(peer), [3]);
+            fabric.recv_bytes(peer, 1, &mut [0; 10], LONG).unwrap();
+        }
+        all.wait();
+        if rank == 0 {
+            kill();
+        }
+        let error = fabric.recv_bytes((rank + 1) % 3, 2, &mut [0; 8], LONG).unwrap_err();
         let said = error.to_string();
+        println!("{said}");
         assert!(matches!(error, FabricError::PeerLost { .. }), "{said}");
-        assert!(said.contains("no path") && said.contains("rank 1") || said.contains("given up"), "{said}");
+        // Whoever hears it first tells the other end.
+        assert!(said.contains("no path") && said.contains("rank 3") || said.contains("rank 3 was lost"), "{said}");
+        assert!(fabric.path((rank + 1) % 3).is_empty());
     });
 }
 

@@ -326,10 +326,9 @@ impl State {
         let gone = &self.gone;
         self.paths = Paths::new(&self.graph.without(|rank| gone[rank as usize].is_some()));
         self.over = self.paths.over(rank);
-        for peer in 0..near.len() {
-            if !near[peer] || self.gone[peer].is_none() {
-                continue;
-            }
+        let lost = |(peer, near): (usize, &bool)| (*near && self.gone[peer].is_some()).then_some(peer);
+        let lost: Vec<usize> = near.iter().enumerate().filter_map(lost).collect();
+        for peer in lost {
             for frame in std::mem::take(&mut self.queues[peer]) {
                 self.left(&frame);
                 self.send(rank, frame);
