@@ -2,7 +2,8 @@
 //!
 //! A call begins with a header from everybody to everybody: what is called, and all of the contribution if it is short.
 //! Longer ones follow in segments, so that the memory under way is bounded whatever the length: each rank reduces its
-//! share of a segment, in rank order, and sends the result to all.
+//! share of a segment, in rank order, and sends the result to all. The next segment's data is on its way meanwhile, and the
+//! first one's while calls are compared, so that no way is waited for alone.
 //!
 //! Data passes through memory of the group, not the caller's: whatever happens, no message touches the caller's memory
 //! once a call has returned. A rank that fails tells all others, which look for that whenever they wait.
@@ -56,15 +57,29 @@ pub(crate) fn share(piece: &Range<usize>, ranks: usize, rank: usize) -> Range<us
     start..(start + each).min(piece.end)
 }
 
+/// Half of the group's memory: two pieces are under way at a time.
+#[derive(Clone, Copy)]
+struct Half(usize);
+
+impl Half {
+    /// That of headers.
+    const FIRST: Half = Half(0);
+}
+
+/// The halves in turn. The first piece has the other one than the headers, with which it travels.
+fn halves() -> impl Iterator<Item = Half> {
+    [Half(1), Half(0)].into_iter().cycle()
+}
+
 pub(crate) struct Messages {
     fabric: Fabric,
     rank: usize,
     size: usize,
     /// In all of its tags.
     tag: u64,
-    /// A segment for each rank.
+    /// A segment for each rank, twice.
     outgoing: Exposed,
-    /// A segment from each rank.
+    /// A segment from each rank, twice.
     incoming: Exposed,
     /// A text from each rank.
     poison: Exposed,
@@ -84,7 +99,7 @@ impl Messages {
             let failure = (peer != rank).then(|| fabric.start_recv(peer as u32, tag | POISON_TAG, &text));
             failures.push(failure.transpose()?);
         }
-        let (outgoing, incoming) = (memory(SEGMENT)?, memory(SEGMENT)?);
+        let (outgoing, incoming) = (memory(2 * SEGMENT)?, memory(2 * SEGMENT)?);
         let failures = Mutex::new(failures);
         Ok(Messages { fabric: fabric.clone(), rank, size, tag, outgoing, incoming, poison, failures })
     }
@@ -102,21 +117,42 @@ impl Messages {
     fn attempt(&self, request: &mut Request<'_>, ongoing: &mut Ongoing<'_>) -> Result<(), CollectiveError> {
         let call = request.call;
         let short = call.longest(self.size as u32) <= SHORT;
-        self.agree(request, ongoing, short)?;
+        let headers = self.tell(request, ongoing, short)?;
         if short {
+            self.compare(headers, request, ongoing, short)?;
             let part = |peer: u32, range: Range<usize>| {
                 Source::Exposed(&self.incoming, peer as usize * SEGMENT + HEADER + range.start)
             };
             request.complete(0..call.bytes(), Stores::Cached, part);
             return Ok(());
         }
+        let mut headers = Some(headers);
+        let mut agree = |request: &Request<'_>, ongoing: &mut Ongoing<'_>| match headers.take() {
+            Some(headers) => self.compare(headers, request, ongoing, short),
+            None => Ok(()),
+        };
         if call.kind == Kind::AllReduce {
-            return pieces(call.bytes(), self.size).try_for_each(|piece| self.all_reduce(request, ongoing, piece));
+            let mut results = None;
+            for (half, piece) in halves().zip(pieces(call.bytes(), self.size)) {
+                let shares = self.start_shares(request, half, &piece)?;
+                agree(request, ongoing)?;
+                if let Some(results) = results.take() {
+                    self.end_results(results, request, ongoing)?;
+                }
+                results = Some(self.reduce(shares, request, ongoing, half, piece)?);
+            }
+            return results.map_or(Ok(()), |results| self.end_results(results, request, ongoing));
         }
-        for start in (0..call.bytes()).step_by(SEGMENT) {
-            self.exchange_piece(request, ongoing, start..(start + SEGMENT).min(call.bytes()))?;
+        let mut before = None;
+        let segments = (0..call.bytes()).step_by(SEGMENT).map(|start| start..(start + SEGMENT).min(call.bytes()));
+        for (half, piece) in halves().zip(segments) {
+            let exchange = self.start_piece(request, half, piece.clone())?;
+            agree(request, ongoing)?;
+            if let Some(before) = before.replace((exchange, piece)) {
+                self.end_piece(before, request, ongoing)?;
+            }
         }
-        Ok(())
+        before.map_or(Ok(()), |last| self.end_piece(last, request, ongoing))
     }
 
     /// Tells all other ranks that this one has failed.
@@ -133,8 +169,8 @@ impl Messages {
         }
     }
 
-    /// Exchanges headers, and short contributions with them, and compares calls.
-    fn agree(&self, request: &Request<'_>, ongoing: &mut Ongoing<'_>, short: bool) -> Result<(), CollectiveError> {
+    /// Begins to exchange headers, and short contributions with them.
+    fn tell(&self, request: &Request<'_>, ongoing: &Ongoing<'_>, short: bool) -> Result<Exchange<'_>, CollectiveError> {
         let call = request.call.encode(0);
         let data = if short { request.contribution() } else { &[] };
         let len = HEADER + data.len();
@@ -146,14 +182,25 @@ impl Messages {
         let own = self.rank * SEGMENT;
         self.outgoing.write(own, &header);
         self.outgoing.write(own + HEADER, data);
-        let mut exchange = Exchange::new(self, HEADER_TAG);
+        let mut exchange = Exchange::new(self, HEADER_TAG, Half::FIRST);
         for peer in self.peers() {
             exchange.recv(peer, HEADER + SHORT)?;
         }
         for peer in self.peers() {
             exchange.send(peer, own..own + len)?;
         }
-        let lens = exchange.finish(ongoing)?;
+        Ok(exchange)
+    }
+
+    /// Compares the calls of all ranks when their headers have come.
+    fn compare(
+        &self,
+        headers: Exchange<'_>,
+        request: &Request<'_>,
+        ongoing: &mut Ongoing<'_>,
+        short: bool,
+    ) -> Result<(), CollectiveError> {
+        let lens = headers.finish(ongoing)?;
         for peer in self.peers() {
             let mut header = [0; HEADER];
             self.incoming.read(peer * SEGMENT, &mut header);
@@ -174,15 +221,15 @@ impl Messages {
         Ok(())
     }
 
-    /// One piece of what needs one exchange: everybody sends everybody what that rank needs.
-    fn exchange_piece(
+    /// Begins one piece of what needs one exchange: everybody sends everybody what that rank needs.
+    fn start_piece(
         &self,
-        request: &mut Request<'_>,
-        ongoing: &mut Ongoing<'_>,
+        request: &Request<'_>,
+        half: Half,
         piece: Range<usize>,
-    ) -> Result<(), CollectiveError> {
+    ) -> Result<Exchange<'_>, CollectiveError> {
         let call = request.call;
-        let mut exchange = Exchange::new(self, DATA_TAG);
+        let mut exchange = Exchange::new(self, DATA_TAG, half);
         let contributes = |rank: usize| call.contribution(rank as u32, self.size as u32) > 0;
         for peer in self.peers().filter(|peer| contributes(*peer)) {
             exchange.recv(peer, piece.len())?;
@@ -196,56 +243,101 @@ impl Messages {
                     _ => (0, self.rank * SEGMENT),
                 };
                 if call.kind == Kind::ReduceScatter || exchange.sends == 0 {
-                    self.outgoing.write(to, &data[from + piece.start..from + piece.end]);
+                    self.outgoing.write(self.at(half) + to, &data[from + piece.start..from + piece.end]);
                 }
                 exchange.send(peer, to..to + piece.len())?;
             }
         }
+        Ok(exchange)
+    }
+
+    /// Ends such a piece.
+    fn end_piece(
+        &self,
+        (exchange, piece): (Exchange<'_>, Range<usize>),
+        request: &mut Request<'_>,
+        ongoing: &mut Ongoing<'_>,
+    ) -> Result<(), CollectiveError> {
+        let from = self.at(exchange.half);
         exchange.finish_exact(ongoing)?;
-        request.complete(piece, Stores::Cached, |peer, _| Source::Exposed(&self.incoming, peer as usize * SEGMENT));
+        request
+            .complete(piece, Stores::Cached, |peer, _| Source::Exposed(&self.incoming, from + peer as usize * SEGMENT));
         Ok(())
     }
 
-    /// One piece of an all-reduce: each rank reduces its share and sends the result to all.
-    fn all_reduce(
+    /// Begins one piece of an all-reduce: each rank gets its share of everybody's data.
+    fn start_shares(
         &self,
-        request: &mut Request<'_>,
-        ongoing: &mut Ongoing<'_>,
-        piece: Range<usize>,
-    ) -> Result<(), CollectiveError> {
-        let of = |rank| share(&piece, self.size, rank);
+        request: &Request<'_>,
+        half: Half,
+        piece: &Range<usize>,
+    ) -> Result<Exchange<'_>, CollectiveError> {
+        let of = |rank| share(piece, self.size, rank);
         let mine = of(self.rank);
-        let mut exchange = Exchange::new(self, DATA_TAG);
+        let mut exchange = Exchange::new(self, DATA_TAG, half);
         for peer in self.peers().filter(|_| !mine.is_empty()) {
             exchange.recv(peer, mine.len())?;
         }
         for peer in self.peers().filter(|peer| !of(*peer).is_empty()) {
             let theirs = of(peer);
             let at = peer * SEGMENT;
-            self.outgoing.write(at, &request.contribution()[theirs.clone()]);
+            self.outgoing.write(self.at(half) + at, &request.contribution()[theirs.clone()]);
             exchange.send(peer, at..at + theirs.len())?;
         }
-        exchange.finish_exact(ongoing)?;
-        request
-            .complete(mine.clone(), Stores::Cached, |peer, _| Source::Exposed(&self.incoming, peer as usize * SEGMENT));
+        Ok(exchange)
+    }
 
-        let mut exchange = Exchange::new(self, DATA_TAG);
+    /// Each rank reduces its share, and begins to send the result to all.
+    fn reduce(
+        &self,
+        shares: Exchange<'_>,
+        request: &mut Request<'_>,
+        ongoing: &mut Ongoing<'_>,
+        half: Half,
+        piece: Range<usize>,
+    ) -> Result<(Exchange<'_>, Range<usize>), CollectiveError> {
+        let of = |rank| share(&piece, self.size, rank);
+        let mine = of(self.rank);
+        shares.finish_exact(ongoing)?;
+        let from = self.at(half);
+        request.complete(mine.clone(), Stores::Cached, |peer, _| {
+            Source::Exposed(&self.incoming, from + peer as usize * SEGMENT)
+        });
+
+        let mut exchange = Exchange::new(self, DATA_TAG, half);
         for peer in self.peers().filter(|peer| !of(*peer).is_empty()) {
             exchange.recv(peer, of(peer).len())?;
         }
         if !mine.is_empty() {
             let at = self.rank * SEGMENT;
-            self.outgoing.write(at, &request.output.bytes()[mine.clone()]);
+            self.outgoing.write(from + at, &request.output.bytes()[mine.clone()]);
             for peer in self.peers() {
                 exchange.send(peer, at..at + mine.len())?;
             }
         }
-        exchange.finish_exact(ongoing)?;
+        Ok((exchange, piece))
+    }
+
+    /// Takes the results of the others.
+    fn end_results(
+        &self,
+        (results, piece): (Exchange<'_>, Range<usize>),
+        request: &mut Request<'_>,
+        ongoing: &mut Ongoing<'_>,
+    ) -> Result<(), CollectiveError> {
+        let from = self.at(results.half);
+        results.finish_exact(ongoing)?;
         let mut output = request.output.values();
         for peer in self.peers() {
-            output.part(of(peer)).copy_out(&self.incoming, peer * SEGMENT, Stores::Cached);
+            let mut theirs = output.part(share(&piece, self.size, peer));
+            theirs.copy_out(&self.incoming, from + peer * SEGMENT, Stores::Cached);
         }
         Ok(())
+    }
+
+    /// Where a half of the group's memory begins.
+    fn at(&self, half: Half) -> usize {
+        half.0 * self.size * SEGMENT
     }
 
     fn peers(&self) -> impl Iterator<Item = usize> + use<> {
@@ -285,6 +377,7 @@ impl Drop for Messages {
 /// Messages under way to and from the peers.
 struct Exchange<'a> {
     messages: &'a Messages,
+    half: Half,
     tag: u64,
     pending: Vec<Pending>,
     sends: usize,
@@ -300,22 +393,31 @@ struct Pending {
 }
 
 impl<'a> Exchange<'a> {
-    fn new(messages: &'a Messages, tag: u64) -> Exchange<'a> {
+    fn new(messages: &'a Messages, tag: u64, half: Half) -> Exchange<'a> {
         let lens = vec![0; messages.size];
-        Exchange { messages, tag: messages.tag | tag, pending: Vec::with_capacity(2 * messages.size), sends: 0, lens }
+        Exchange {
+            messages,
+            half,
+            tag: messages.tag | tag,
+            pending: Vec::with_capacity(2 * messages.size),
+            sends: 0,
+            lens,
+        }
     }
 
     /// Receives into the peer's segment. Before any send, so that no two ranks wait for one another.
     fn recv(&mut self, peer: usize, len: usize) -> Result<(), FabricError> {
-        let at = peer * SEGMENT;
+        let at = self.messages.at(self.half) + peer * SEGMENT;
         let into = self.messages.incoming.slice(at..at + len);
         let operation = self.messages.fabric.start_recv(peer as u32, self.tag, &into)?;
         self.pending.push(Pending { operation, peer, expected: Some(len) });
         Ok(())
     }
 
+    /// Sends these bytes of the exchange's half.
     fn send(&mut self, peer: usize, range: Range<usize>) -> Result<(), FabricError> {
-        let data = self.messages.outgoing.slice(range);
+        let at = self.messages.at(self.half);
+        let data = self.messages.outgoing.slice(at + range.start..at + range.end);
         let operation = self.messages.fabric.start_send(peer as u32, self.tag, &data)?;
         self.pending.push(Pending { operation, peer, expected: None });
         self.sends += 1;

@@ -1,6 +1,6 @@
 //! The links of a rank, and whoever moves them on.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -122,8 +122,8 @@ pub(crate) struct Lanes {
     pub(crate) parker: Arc<dyn Parker>,
     /// Where some ranks have no link of their own.
     pub(crate) switch: Option<Arc<Switch>>,
-    /// Threads of the program that wait, and so move everything on.
-    pollers: AtomicU32,
+    /// Threads of the program that wait, and so move everything on, in the lower half; how often one began to, in the upper.
+    pollers: AtomicU64,
     /// Peers rely on answers at any time.
     demanding: bool,
 }
@@ -140,13 +140,13 @@ impl Lanes {
         // Others rely on what is passed on.
         let demanding = switch.is_some() || lanes.iter().flatten().any(|lane| lane.wire.is_demanding());
         let lanes = lanes.into_iter().map(|lane| lane.map(Mutex::new)).collect();
-        Lanes { lanes, life, neighbours, onesided, parker, switch, pollers: AtomicU32::new(0), demanding }
+        Lanes { lanes, life, neighbours, onesided, parker, switch, pollers: AtomicU64::new(0), demanding }
     }
 
     /// A thread of the program begins to wait.
     #[inline]
     pub(crate) fn enter(&self) {
-        self.pollers.fetch_add(1, Ordering::Relaxed);
+        self.pollers.fetch_add(1 << 32 | 1, Ordering::Relaxed);
     }
 
     /// It has ended to wait.
@@ -155,9 +155,11 @@ impl Lanes {
         self.pollers.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Whether a thread of the program moves everything on.
-    pub(crate) fn is_polled(&self) -> bool {
-        self.pollers.load(Ordering::Relaxed) > 0
+    /// Whether a thread of the program moves everything on, or has since `before`, which is brought up to date.
+    pub(crate) fn was_polled(&self, before: &mut u32) -> bool {
+        let pollers = self.pollers.load(Ordering::Relaxed);
+        let (entries, now) = ((pollers >> 32) as u32, pollers as u32);
+        std::mem::replace(before, entries) != entries || now > 0
     }
 
     /// Whether somebody has to listen even if no operation is under way.
@@ -306,6 +308,13 @@ impl Lanes {
         }
         self.pass_on();
         moved
+    }
+
+    /// Moves everything on if others rely on what is passed on: a program whose waits are all short looks at nothing else.
+    pub(crate) fn pump_for_others(&self) {
+        if self.switch.is_some() {
+            self.pump_all();
+        }
     }
 
     /// Moves the lanes on for which other lanes have something, while they take it. To be called with no lane locked,

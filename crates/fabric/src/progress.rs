@@ -1,7 +1,7 @@
 //! The progress thread: it moves messages on while nobody waits.
 //!
 //! A thread that waits moves everything on by itself. Where operations are under way and no thread of the program waits,
-//! a thread of the fabric takes over within a millisecond. Where peers rely on acknowledgements it is always there. It is started by the first operation that may need it, parks on
+//! a thread of the fabric takes over within two milliseconds. Where peers rely on acknowledgements it is always there. It is started by the first operation that may need it, parks on
 //! the rank's doorbell, and parks apart from it while the program waits by itself, so that nobody pays for waking it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -93,10 +93,12 @@ impl Drop for Progress {
 
 impl Shared {
     fn run(&self) {
-        let mut idle = 0;
+        let (mut idle, mut entries) = (0, 0);
         while !self.stop.load(Ordering::SeqCst) {
-            if self.lanes.is_polled() {
+            // Between two calls of a program that waits in most of them nobody does: whoever took over there would be in its way.
+            if self.lanes.was_polled(&mut entries) {
                 self.nap(Some(NAP));
+                self.lanes.pump_for_others();
                 continue;
             }
             let moved = self.lanes.pump_all();

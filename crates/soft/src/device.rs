@@ -20,7 +20,7 @@ use crate::directory::Directory;
 use crate::domain::{Domain, DomainHandle};
 use crate::layout::directory as at;
 use crate::network::{Door, Network, Place};
-use crate::pair::Pair;
+use crate::pair::{Driven, Pair};
 use crate::progress::{self, Progress};
 use crate::registrations::Registrations;
 use crate::remote::Remote;
@@ -374,14 +374,24 @@ impl DeviceCore {
 
     /// Drives all queue pairs: whether there was something to do, and when there will be if nobody rings.
     pub(crate) fn drive_all(&self) -> (bool, Option<Instant>) {
+        let driven = self.drive_each(|pair| pair.drive(true));
+        (driven.worked, driven.next)
+    }
+
+    /// Drives what nobody else does at the moment.
+    pub(crate) fn drive_idle(&self) {
+        self.drive_each(Pair::drive_if_idle);
+    }
+
+    fn drive_each(&self, drive: impl Fn(&Pair) -> Driven) -> Driven {
         let mut driven = self.datagrams.serve(self);
         if let Some(network) = &self.network {
             network.sweep();
         }
         for pair in lock(&self.pairs).iter() {
-            driven.join(pair.drive(true));
+            driven.join(drive(pair));
         }
-        (driven.worked, driven.next)
+        driven
     }
 
     /// Device `index` of the node at `address`.

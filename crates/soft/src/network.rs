@@ -312,10 +312,12 @@ impl Network {
         }
     }
 
-    /// Finds out which connections have something, where there are so many that asking each of them costs more.
+    /// Finds out which connections have something.
     #[inline]
     pub(crate) fn sweep(&self) {
-        self.watch.sweep_many();
+        if !self.watch.is_empty() {
+            self.watch.sweep();
+        }
     }
 
     /// Keeps a connection until its queue pair wants it.

@@ -15,7 +15,7 @@ mod serve;
 mod tests;
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError, Weak};
 use std::time::Instant;
 
 use fulmen_verbs::{
@@ -230,8 +230,19 @@ impl Pair {
 
     /// Does whatever can be done now. `clock`: also what depends on time.
     pub(crate) fn drive(&self, clock: bool) -> Driven {
-        let mut inner = self.inner();
-        let inner = &mut *inner;
+        self.drive_locked(&mut self.inner(), clock)
+    }
+
+    /// Does that if nobody is at this queue pair, who drives it then.
+    pub(crate) fn drive_if_idle(&self) -> Driven {
+        match self.inner.try_lock() {
+            Ok(mut inner) => self.drive_locked(&mut inner, true),
+            Err(TryLockError::Poisoned(poisoned)) => self.drive_locked(&mut poisoned.into_inner(), true),
+            Err(TryLockError::WouldBlock) => Driven::default(),
+        }
+    }
+
+    fn drive_locked(&self, inner: &mut Inner, clock: bool) -> Driven {
         let mut worked = match &inner.link {
             None => return Driven::default(),
             Some(Link::Near(_)) => self.receive(inner) != Turn::Idle,

@@ -165,9 +165,9 @@ impl Progress {
                 }
                 // Whoever polls may poll one completion queue, and leave the others to this thread.
                 match device.upgrade() {
-                    Some(device) => device.drive_all(),
+                    Some(device) => device.drive_idle(),
                     None => return,
-                };
+                }
                 continue;
             }
             self.take_charge();

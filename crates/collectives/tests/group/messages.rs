@@ -64,7 +64,7 @@ fn registered_memory_is_lent_and_comes_back() {
 #[test]
 fn a_lent_buffer_goes_by_rendezvous() {
     let body = |group: &Group| {
-        let mut buffer = group.alloc::<u8>(64 << 10).unwrap();
+        let mut buffer = group.alloc::<u8>(512 << 10).unwrap();
         if group.rank() == 0 {
             buffer.fill(1);
             // It ends with the receive, which does not come.

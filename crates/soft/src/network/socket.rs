@@ -8,7 +8,7 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -59,9 +59,11 @@ pub(super) fn send(tcp: &TcpStream, pieces: &[Out<'_>]) -> io::Result<usize> {
         };
         vectors.push(libc::iovec { iov_base: start.cast(), iov_len: len });
     }
-    // SAFETY: the pieces are borrowed for this call: slices, and ranges inside of memory that their handles keep. The
-    // system only reads them. Others may write exposed memory meanwhile, to which there are no references.
-    unsafe { system::send(tcp, &mut vectors) }
+    let message = message(&mut vectors);
+    let flags = libc::MSG_DONTWAIT | system::QUIETLY;
+    // SAFETY: the socket is open. The pieces are borrowed for this call: slices, and ranges inside of memory that their handles
+    // keep. The system only reads them. Others may write exposed memory meanwhile, to which there are no references.
+    until_done(|| unsafe { libc::sendmsg(tcp.as_raw_fd(), &message, flags) })
 }
 
 /// Receives into `pieces`. 0 is the end.
@@ -78,9 +80,29 @@ pub(super) fn receive(tcp: &TcpStream, pieces: &mut [Room<'_>]) -> io::Result<us
         };
         vectors.push(libc::iovec { iov_base: start.cast(), iov_len: len });
     }
-    // SAFETY: the pieces are borrowed for this call: slices that are borrowed mutably, and ranges inside of writable memory
-    // that their handles keep and to which there are no references. Any bytes are valid there.
-    unsafe { system::receive(tcp, &mut vectors) }
+    let mut message = message(&mut vectors);
+    // SAFETY: the socket is open. The pieces are borrowed for this call: slices that are borrowed mutably, and ranges inside of
+    // writable memory that their handles keep and to which there are no references. Any bytes are valid there.
+    until_done(|| unsafe { libc::recvmsg(tcp.as_raw_fd(), &mut message, libc::MSG_DONTWAIT) })
+}
+
+fn message(vectors: &mut Vectors) -> libc::msghdr {
+    // SAFETY: a message without address and control data is all zeros but for its vectors.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    (message.msg_iov, message.msg_iovlen) = (vectors.as_mut_ptr(), vectors.len() as _);
+    message
+}
+
+fn until_done(mut call: impl FnMut() -> isize) -> io::Result<usize> {
+    loop {
+        if let Ok(count) = usize::try_from(call()) {
+            return Ok(count);
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
 }
 
 /// Sets what every connection has: small messages leave at once, and a peer's host that is gone is noticed. The sizes of

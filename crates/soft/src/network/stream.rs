@@ -113,19 +113,16 @@ impl Stream {
     /// Sends some of `pieces`, one after the other, and returns how many bytes. Fewer than all (0, too) means that no more
     /// goes now; whoever watches is told when it goes on.
     pub(crate) fn send(&mut self, pieces: &[Out<'_>]) -> Result<usize, Ended> {
-        let many = self.watch.is_many();
-        if many && !self.core.has(WRITABLE) {
+        if !self.core.has(WRITABLE) {
             return Ok(0);
         }
-        if many {
-            self.core.clear(WRITABLE);
-        }
+        self.core.clear(WRITABLE);
         let pieces = &pieces[..pieces.len().min(MOST_PIECES)];
         let sent = match &self.core.line {
             Line::Plain(tcp) => self.outcome(socket::send(tcp, pieces))?,
             Line::Sealed(_) => self.seal(pieces)?,
         };
-        if many && sent == pieces.iter().map(Out::len).sum::<usize>() {
+        if sent == pieces.iter().map(Out::len).sum::<usize>() {
             self.core.set(WRITABLE);
         }
         Ok(sent)
@@ -139,10 +136,7 @@ impl Stream {
         if room == 0 {
             return Ok(0);
         }
-        let many = self.watch.is_many();
-        if many {
-            self.core.clear(READABLE);
-        }
+        self.core.clear(READABLE);
         let received = match &self.core.line {
             Line::Plain(tcp) => socket::receive(tcp, pieces),
             Line::Sealed(_) => self.open(pieces),
@@ -158,7 +152,7 @@ impl Stream {
             (Ok(received), Line::Plain(_)) => *received < room && !self.core.has(HUNG_UP),
             _ => false,
         };
-        if many && !emptied {
+        if !emptied {
             self.core.set(READABLE);
         }
         received
@@ -172,14 +166,10 @@ impl Stream {
         }
     }
 
-    /// False if there is nothing to be received. With few connections it is not known without a call of the system, which
-    /// [`receive`](Stream::receive) makes anyway.
+    /// False if there was nothing to be received when the set was [swept](super::Network::sweep) last.
     #[inline]
     pub(crate) fn is_readable(&self) -> bool {
-        if !self.watch.is_many() || self.core.has(READABLE) {
-            return true;
-        }
-        matches!(&self.core.line, Line::Sealed(sealed) if sealed.has_plaintext())
+        self.core.has(READABLE) || matches!(&self.core.line, Line::Sealed(sealed) if sealed.has_plaintext())
     }
 
     pub(crate) fn is_sealed(&self) -> bool {

@@ -1,10 +1,10 @@
 //! Which connections have something, and who is woken for it.
 //!
 //! All connections of a device are in one set of the system's, which tells of each once when something changes (edges).
-//! *Sweeping* the set asks, without waiting, what changed, and notes it at each connection. With few connections nobody
-//! sweeps, since to try a read costs no more than to ask.
+//! *Sweeping* the set asks, without waiting, what changed, and notes it at each connection. Whoever polls sweeps first, even
+//! for one connection: on Linux 6.18 that costs 190 ns, and to try a read in vain 620 ns.
 //!
-//! While the program polls, this costs nothing: nobody waits on the set. When the device's thread is in charge and is about
+//! While the program polls, nobody waits on the set, and no thread is woken. When the device's thread is in charge and is about
 //! to sleep, it *arms* the set: the network's thread, which sleeps on a set of sets, is then woken by the next change, once,
 //! and kicks the device's thread.
 //!
@@ -30,8 +30,6 @@ use super::stream::Core;
 use crate::device::lock;
 use crate::progress::Progress;
 
-/// With up to so many connections, each is tried; with more, the set is asked.
-const FEW: usize = 2;
 /// Changes that are asked for at once.
 pub(super) const AT_ONCE: usize = 64;
 /// A host that owes an answer for this long and does not give any is gone, or the way to it is.
@@ -147,21 +145,9 @@ impl Watch {
         self.count.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Whether there are so many connections that they are swept.
     #[inline]
-    pub(super) fn is_many(&self) -> bool {
-        self.count.load(Ordering::Relaxed) > FEW
-    }
-
     pub(super) fn is_empty(&self) -> bool {
         self.count.load(Ordering::Relaxed) == 0
-    }
-
-    #[inline]
-    pub(super) fn sweep_many(&self) {
-        if self.is_many() {
-            self.sweep();
-        }
     }
 
     /// Notes at each connection what changed; true if anything did.

@@ -134,12 +134,14 @@ pub(crate) fn connect(
                 false
             }
         };
+        let carrier = both.pairs.frames.carrier();
+        rail.carried_by(carrier);
         rail.open().map_err(|refused| course.unopened(&refused))?;
         let info = RailInfo {
             here: Course::end(course.here, own.frames.number),
             there: Course::end(course.there, theirs.frames.number),
             kind: way.plan.kind,
-            carrier: both.pairs.frames.carrier(),
+            carrier,
             mtu: way.plan.mtu,
             one_sided,
         };

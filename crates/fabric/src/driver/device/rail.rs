@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fulmen_memory::Exposed;
-use fulmen_verbs::{Completion, CompletionStatus, PostError, QueuePair};
+use fulmen_verbs::{Carrier, Completion, CompletionStatus, PostError, QueuePair};
 
 use super::frames::{FrameError, Frames};
 use super::hub::{Hub, Work};
@@ -28,6 +28,10 @@ pub(super) struct Pairs {
 /// How long a message may make no progress, before and after the peer has shown that it is there, until it counts as not
 /// having come.
 const STALL: Duration = Duration::from_millis(300);
+
+/// The shortest message that is moved straight out of registered memory where a connection of the kernel's carries it: the bytes
+/// are copied into it anyway, and agreeing on a move takes two more ways there and back.
+const STREAMED: u64 = 256 << 10;
 
 /// How long the answer to a peer's goodbye may take at most to go.
 const FAREWELL: Duration = Duration::from_millis(10);
@@ -122,6 +126,13 @@ impl Rail {
     /// Posts the receives for the first frames.
     pub(super) fn open(&mut self) -> Result<(), PostError> {
         self.pairs.as_ref().map_or(Ok(()), |pairs| self.frames.post(&*pairs.frames))
+    }
+
+    /// The link's queue pairs are connected.
+    pub(super) fn carried_by(&mut self, carrier: Carrier) {
+        if matches!(carrier, Carrier::Tcp { .. }) {
+            self.rendezvous = self.rendezvous.max(STREAMED);
+        }
     }
 
     /// The peer has no queue pairs for one-sided operations.

@@ -15,39 +15,8 @@ use super::Event;
 /// comes the other way, waits for all of that. Over loopback it takes as much of the processors for a byte as without a limit.
 const UNSENT: libc::c_int = 512 << 10;
 
-/// # Safety
-/// The vectors name memory of this process that is readable during the call.
-pub(super) unsafe fn send(tcp: &TcpStream, vectors: &mut [libc::iovec]) -> io::Result<usize> {
-    // SAFETY: a message without address and control data is all zeros but for its vectors.
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    (message.msg_iov, message.msg_iovlen) = (vectors.as_mut_ptr(), vectors.len() as _);
-    // A peer that is gone is an error, and no signal, which would end programs that are not written in Rust.
-    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-    // SAFETY: the socket is open, and the message names what the caller answers for.
-    until_done(|| unsafe { libc::sendmsg(tcp.as_raw_fd(), &message, flags) })
-}
-
-/// # Safety
-/// The vectors name memory of this process that is writable during the call and has no other references.
-pub(super) unsafe fn receive(tcp: &TcpStream, vectors: &mut [libc::iovec]) -> io::Result<usize> {
-    // SAFETY: a message without address and control data is all zeros but for its vectors.
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    (message.msg_iov, message.msg_iovlen) = (vectors.as_mut_ptr(), vectors.len() as _);
-    // SAFETY: the socket is open, and the message names what the caller answers for.
-    until_done(|| unsafe { libc::recvmsg(tcp.as_raw_fd(), &mut message, libc::MSG_DONTWAIT) })
-}
-
-fn until_done(mut call: impl FnMut() -> isize) -> io::Result<usize> {
-    loop {
-        if let Ok(count) = usize::try_from(call()) {
-            return Ok(count);
-        }
-        let error = io::Error::last_os_error();
-        if error.kind() != io::ErrorKind::Interrupted {
-            return Err(error);
-        }
-    }
-}
+/// A peer that is gone is an error, and no signal, which would end programs that are not written in Rust.
+pub(super) const QUIETLY: libc::c_int = libc::MSG_NOSIGNAL;
 
 pub(super) fn tune(tcp: &TcpStream) -> io::Result<()> {
     set(tcp, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, UNSENT)

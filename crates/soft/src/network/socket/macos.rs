@@ -17,37 +17,8 @@ use super::Event;
 const TCP_RXT_CONNDROPTIME: libc::c_int = 0x80;
 const DROP_AFTER: libc::c_int = 10;
 
-/// # Safety
-/// The vectors name memory of this process that is readable during the call.
-pub(super) unsafe fn send(tcp: &TcpStream, vectors: &mut [libc::iovec]) -> io::Result<usize> {
-    // SAFETY: a message without address and control data is all zeros but for its vectors.
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    (message.msg_iov, message.msg_iovlen) = (vectors.as_mut_ptr(), vectors.len() as _);
-    // SAFETY: the socket is open, and the message names what the caller answers for.
-    until_done(|| unsafe { libc::sendmsg(tcp.as_raw_fd(), &message, libc::MSG_DONTWAIT) })
-}
-
-/// # Safety
-/// The vectors name memory of this process that is writable during the call and has no other references.
-pub(super) unsafe fn receive(tcp: &TcpStream, vectors: &mut [libc::iovec]) -> io::Result<usize> {
-    // SAFETY: a message without address and control data is all zeros but for its vectors.
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    (message.msg_iov, message.msg_iovlen) = (vectors.as_mut_ptr(), vectors.len() as _);
-    // SAFETY: the socket is open, and the message names what the caller answers for.
-    until_done(|| unsafe { libc::recvmsg(tcp.as_raw_fd(), &mut message, libc::MSG_DONTWAIT) })
-}
-
-fn until_done(mut call: impl FnMut() -> isize) -> io::Result<usize> {
-    loop {
-        if let Ok(count) = usize::try_from(call()) {
-            return Ok(count);
-        }
-        let error = io::Error::last_os_error();
-        if error.kind() != io::ErrorKind::Interrupted {
-            return Err(error);
-        }
-    }
-}
+/// Signals are switched off for the whole socket, in [`tune`].
+pub(super) const QUIETLY: libc::c_int = 0;
 
 pub(super) fn tune(tcp: &TcpStream) -> io::Result<()> {
     // A peer that is gone is an error, and no signal, which would end programs that are not written in Rust.

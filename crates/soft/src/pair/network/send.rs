@@ -11,7 +11,7 @@ use super::frames::{CHUNK, HEAD, Head, Kind, MOST_ASKED, OPERANDS, Words};
 use crate::network::{Ended, Out, Stream};
 
 /// Up to so many bytes are copied behind their head; longer ones go out of the memory where they are.
-pub(super) const SHORT: usize = 4096;
+pub(super) const SHORT: usize = 8192;
 
 static ZEROS: [u8; 4096] = [0; 4096];
 
