@@ -85,7 +85,11 @@ impl Devices {
 /// The row of one rank in a world of this size, out of a variable.
 pub(super) fn read_row(text: &str, rank: u32, size: u32) -> Result<Cables, String> {
     let row: Vec<Cell> = serde_json::from_str(text).map_err(|error| error.to_string())?;
-    check_row(rank as usize, row, size as usize).map(Cables)
+    let row = check_row(rank as usize, row, size as usize)?;
+    if size > 1 && row.iter().all(Vec::is_empty) {
+        return Err(format!("row {rank} names no device: a cable has to lead to some rank"));
+    }
+    Ok(Cables(row))
 }
 
 fn check_row(rank: usize, row: Vec<Cell>, size: usize) -> Result<Vec<Vec<String>>, String> {

@@ -30,6 +30,8 @@
 
 mod mesh;
 mod switch;
+#[cfg(test)]
+mod tests;
 mod wire;
 
 use std::sync::Arc;
