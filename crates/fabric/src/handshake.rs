@@ -72,7 +72,7 @@ pub(crate) fn agree(blobs: &[Vec<u8>]) -> Result<Vec<Hello>, StartError> {
     Ok(hellos)
 }
 
-fn differences(one: &Hello, other: &Hello) -> [(&'static str, String, String); 10] {
+fn differences(one: &Hello, other: &Hello) -> [(&'static str, String, String); 11] {
     let both = |what, show: &dyn Fn(&Hello) -> String| (what, show(one), show(other));
     [
         both("release", &|hello| hello.build.clone()),
@@ -91,6 +91,7 @@ fn differences(one: &Hello, other: &Hello) -> [(&'static str, String, String); 1
         both("frame size", &|hello| hello.settings.flow.frame.to_string()),
         both("credits", &|hello| hello.settings.flow.credits.to_string()),
         both("rendezvous size", &|hello| hello.settings.flow.rendezvous.to_string()),
+        both("rendezvous size over TCP", &|hello| hello.settings.flow.rendezvous_tcp.to_string()),
         both("bound of unexpected messages", &|hello| hello.settings.flow.unexpected.to_string()),
     ]
 }
@@ -122,7 +123,7 @@ mod tests {
     #[test]
     fn each_difference_names_the_rank_and_both_values() {
         type Change = fn(&mut Hello);
-        let changes: [(Change, &str); 10] = [
+        let changes: [(Change, &str); 11] = [
             (|hello| hello.build = "2.0".into(), "2.0"),
             (|hello| hello.settings.profile = Some("thunderbolt".into()), "thunderbolt"),
             (|hello| hello.settings.windows = false, "off"),
@@ -132,6 +133,7 @@ mod tests {
             (|hello| hello.settings.flow.frame = 4095, "4095"),
             (|hello| hello.settings.flow.credits = 33, "33"),
             (|hello| hello.settings.flow.rendezvous = 12345, "12345"),
+            (|hello| hello.settings.flow.rendezvous_tcp = 54321, "54321"),
             (|hello| hello.settings.flow.unexpected = 777, "777"),
         ];
         for (change, value) in changes {

@@ -58,15 +58,18 @@ pub struct Flow {
     /// The shortest message, in bytes, out of registered memory that is moved with one copy (rendezvous) instead of in
     /// frames.
     pub rendezvous: u64,
+    /// The same where a connection of the kernel's carries the link (TCP): the bytes are copied into it anyway, and to agree on a
+    /// move takes two more ways there and back.
+    pub rendezvous_tcp: u64,
     /// Bytes of messages that a rank keeps for receives that have not been posted. Beyond it, the sender is held.
     pub unexpected: u64,
 }
 
 impl Default for Flow {
-    /// Frames of 8 KiB (with the ring's head word), 60 credits, rendezvous from 16 KiB on, 4 MiB of unexpected messages.
+    /// Frames of 8 KiB (with the ring's head word), 60 credits, rendezvous from 16 KiB on, or 256 KiB over TCP, 4 MiB of unexpected messages.
     /// A ring then has 512 KiB.
     fn default() -> Flow {
-        Flow { frame: (8 << 10) - 8, credits: 60, rendezvous: 16 << 10, unexpected: 4 << 20 }
+        Flow { frame: (8 << 10) - 8, credits: 60, rendezvous: 16 << 10, rendezvous_tcp: 256 << 10, unexpected: 4 << 20 }
     }
 }
 

@@ -125,8 +125,9 @@ impl Case {
 
     pub(super) fn options(&self) -> FabricOptions {
         let flow = match self.load {
-            Load::Usual => Flow::default(),
-            Load::Narrow => Flow { frame: 256, credits: 16, rendezvous: 3000, unexpected: 1000 },
+            // What is long is the same over every carrier.
+            Load::Usual => Flow { rendezvous_tcp: Flow::default().rendezvous, ..Flow::default() },
+            Load::Narrow => Flow { frame: 256, credits: 16, rendezvous: 3000, rendezvous_tcp: 3000, unexpected: 1000 },
         };
         FabricOptions {
             pool: 32 << 20,

@@ -347,7 +347,7 @@ fn short_frames_and_few_credits_do_over_devices() {
         let given = |_| {
             let providers =
                 fulmen_fabric::Providers { devices: vec![device(profile)], ..fulmen_fabric::Providers::default() };
-            let flow = Flow { frame: 256, credits: 16, rendezvous: 1, unexpected: 1000 };
+            let flow = Flow { frame: 256, credits: 16, rendezvous: 1, rendezvous_tcp: 1, unexpected: 1000 };
             (providers, FabricOptions { windows: false, flow, pool: 64 << 20, ..options() })
         };
         world::start_with(3, given, |_, fabric| traffic(&fabric.unwrap(), 3));

@@ -72,8 +72,10 @@ fn every_size_out_of_and_into_every_memory() {
 
 #[test]
 fn all_talk_to_all_with_few_credits() {
-    let small =
-        |_| FabricOptions { flow: Flow { frame: 256, credits: 16, rendezvous: 3000, unexpected: 1000 }, ..options() };
+    let small = |_| FabricOptions {
+        flow: Flow { frame: 256, credits: 16, rendezvous: 3000, rendezvous_tcp: 3000, unexpected: 1000 },
+        ..options()
+    };
     let rounds = 60;
     world::start_over_each(4, small, |rank, fabric| {
         let fabric = fabric.unwrap();

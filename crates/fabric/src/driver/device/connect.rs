@@ -135,7 +135,7 @@ pub(crate) fn connect(
             }
         };
         let carrier = both.pairs.frames.carrier();
-        rail.carried_by(carrier);
+        rail.carried_by(carrier, &options.flow);
         rail.open().map_err(|refused| course.unopened(&refused))?;
         let info = RailInfo {
             here: Course::end(course.here, own.frames.number),
@@ -318,7 +318,6 @@ fn make(
             moves: Moves::new(pool.clone(), way.peer, plan),
             rdma,
             registered: pool,
-            rendezvous: flow.rendezvous.max(1),
             patience: options.silence,
             entries: adapter.entries(plan, flow),
         });

@@ -15,6 +15,7 @@ use super::moves::Moves;
 use super::rdma::Rdma;
 use crate::driver::{Broken, Wire};
 use crate::engine::{Lent, Link, PREFIX, Place, Reliable, Source, Target};
+use crate::options::Flow;
 
 /// The queue pairs of a link. Dropping them destroys them: the device has no hand in any memory any more.
 #[derive(Clone)]
@@ -28,10 +29,6 @@ pub(super) struct Pairs {
 /// How long a message may make no progress, before and after the peer has shown that it is there, until it counts as not
 /// having come.
 const STALL: Duration = Duration::from_millis(300);
-
-/// The shortest message that is moved straight out of registered memory where a connection of the kernel's carries it: the bytes
-/// are copied into it anyway, and agreeing on a move takes two more ways there and back.
-const STREAMED: u64 = 256 << 10;
 
 /// How long the answer to a peer's goodbye may take at most to go.
 const FAREWELL: Duration = Duration::from_millis(10);
@@ -93,7 +90,6 @@ pub(super) struct Parts {
     pub moves: Moves,
     pub rdma: Option<Rdma>,
     pub registered: Arc<Registered>,
-    pub rendezvous: u64,
     pub patience: Duration,
     /// The most completions that can wait.
     pub entries: usize,
@@ -101,7 +97,7 @@ pub(super) struct Parts {
 
 impl Rail {
     pub(super) fn new(parts: Parts) -> Rail {
-        let Parts { peer, device, hub, pairs, frames, moves, rdma, registered, rendezvous, patience, entries } = parts;
+        let Parts { peer, device, hub, pairs, frames, moves, rdma, registered, patience, entries } = parts;
         let completions = VecDeque::with_capacity(entries);
         Rail {
             peer,
@@ -113,7 +109,7 @@ impl Rail {
             rdma,
             completions,
             registered,
-            rendezvous,
+            rendezvous: u64::MAX,
             start: Instant::now(),
             patience,
             trouble: None,
@@ -128,11 +124,10 @@ impl Rail {
         self.pairs.as_ref().map_or(Ok(()), |pairs| self.frames.post(&*pairs.frames))
     }
 
-    /// The link's queue pairs are connected.
-    pub(super) fn carried_by(&mut self, carrier: Carrier) {
-        if matches!(carrier, Carrier::Tcp { .. }) {
-            self.rendezvous = self.rendezvous.max(STREAMED);
-        }
+    /// The link's queue pairs are connected: from now on it is known what carries them.
+    pub(super) fn carried_by(&mut self, carrier: Carrier, flow: &Flow) {
+        let shortest = if matches!(carrier, Carrier::Tcp { .. }) { flow.rendezvous_tcp } else { flow.rendezvous };
+        self.rendezvous = shortest.max(1);
     }
 
     /// The peer has no queue pairs for one-sided operations.
