@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fulmen_fabric::bootstrap::{Heartbeat, Options};
 use fulmen_fabric::{
-    Cables, Coordinator, Fabric, FabricOptions, JoinConfig, Providers, Secret, Session, StartError, Tcp,
+    Cables, Coordinator, Fabric, FabricOptions, Flow, JoinConfig, Providers, Secret, Session, StartError, Tcp,
 };
 use fulmen_reach::Node;
 use fulmen_soft::{NetworkOptions, Profile, SoftDevice, SoftOptions};
@@ -74,7 +74,9 @@ impl Carrier {
 }
 
 pub fn options() -> FabricOptions {
-    FabricOptions { pool: 16 << 20, timeout: LONG, farewell: LONG, ..FabricOptions::default() }
+    // What is long is the same over every carrier.
+    let flow = Flow { rendezvous_tcp: Flow::default().rendezvous, ..Flow::default() };
+    FabricOptions { pool: 16 << 20, timeout: LONG, farewell: LONG, flow, ..FabricOptions::default() }
 }
 
 /// Starts `size` ranks, each with the providers and options that `given` gives it, and runs `body` on what came of it.
