@@ -37,6 +37,7 @@ pub mod recorder;
 mod regroup;
 #[cfg(test)]
 mod tests;
+mod topology;
 mod wait;
 mod window;
 
@@ -44,6 +45,7 @@ pub use bootstrap::{
     Coordinator, JoinConfig, JoinError, LossCause, LostRank, Regroup, RegroupError, Secret, Session, SessionError,
 };
 pub use driver::device::{DeviceError, Need, Needs, RailEnd, RailInfo, needs, usable};
+pub use driver::relay::Relayed;
 pub use engine::{LABEL as TAG_LABEL, Rights};
 pub use error::{FabricError, LinkKind, Loss, OpName};
 pub use fabric::{Fabric, StartError};
@@ -58,4 +60,5 @@ pub use options::{DEFAULT_POOL, DEFAULT_SILENCE, DEFAULT_TIMEOUT, FabricOptions,
 pub use providers::{Cables, Providers, Tcp};
 pub use recorder::{Action, Recorder, Running, What};
 pub use regroup::RecoveryError;
+pub use topology::TopologyError;
 pub use window::Window;

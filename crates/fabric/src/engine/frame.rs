@@ -23,6 +23,7 @@
 //! | Requests | how many | requests, one behind the other |
 //! | Answers | how many | answers: the request's operation (u64), code (u8), value (u64) |
 //! | PutFragment | 0 | total (u64), offset (u64), the put's operation (u64), bytes |
+//! | Carried | source (u16), destination (u16), hops left (u8), 0 (u24) | a frame of theirs |
 //!
 //! A request of a [one-sided operation](super::onesided) is
 //!
@@ -120,6 +121,7 @@ pub(super) enum Kind {
     Answers = 10,
     PutFragment = 11,
     Forsake = 12,
+    Carried = 15,
 }
 
 impl Kind {
@@ -137,6 +139,7 @@ impl Kind {
             10 => Kind::Answers,
             11 => Kind::PutFragment,
             12 => Kind::Forsake,
+            15 => Kind::Carried,
             kind => return Err(ProtocolError::Kind { kind }),
         })
     }

@@ -76,6 +76,7 @@ impl Link {
                 self.end_all(OpError::Left, false);
             }
             Kind::Forsake => self.on_forsake()?,
+            Kind::Carried => self.on_carried(word, frame)?,
             Kind::Credit => {}
         }
         if kind != Kind::Credit {

@@ -1,6 +1,7 @@
 use std::collections::VecDeque;
 use std::task::Poll;
 
+use super::carried::Carriage;
 use super::exports::Exports;
 use super::fallback::Fallback;
 use super::frame::Status;
@@ -112,6 +113,8 @@ pub struct Link {
     pub(super) copies: VecDeque<OpId>,
     pub(super) postings: VecDeque<Posting>,
     pub(super) one: OneSided,
+    /// Where this link carries frames of others.
+    pub(super) carriage: Option<Box<Carriage>>,
     /// The queue that is looked at first for the next frame.
     pub(super) turn: Queue,
     /// Frames that may still be sent.
@@ -159,6 +162,7 @@ impl Link {
             copies: VecDeque::new(),
             postings: VecDeque::new(),
             one: OneSided::new(exports),
+            carriage: None,
             turn: Queue::Out,
             credits: config.credits,
             owed: 0,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fulmen_fabric::bootstrap::{Heartbeat, Options};
 use fulmen_fabric::{
-    Cables, Coordinator, Fabric, FabricOptions, JoinConfig, Providers, Secret, Session, StartError, Tcp,
+    Cables, Coordinator, Fabric, FabricOptions, Flow, JoinConfig, Providers, Secret, Session, StartError, Tcp,
 };
 use fulmen_reach::Node;
 use fulmen_soft::{NetworkOptions, Profile, SoftDevice, SoftOptions};
@@ -74,7 +74,9 @@ impl Carrier {
 }
 
 pub fn options() -> FabricOptions {
-    FabricOptions { pool: 16 << 20, timeout: LONG, farewell: LONG, ..FabricOptions::default() }
+    // What is long is the same over every carrier.
+    let flow = Flow { rendezvous_tcp: Flow::default().rendezvous, ..Flow::default() };
+    FabricOptions { pool: 16 << 20, timeout: LONG, farewell: LONG, flow, ..FabricOptions::default() }
 }
 
 /// Starts `size` ranks, each with the providers and options that `given` gives it, and runs `body` on what came of it.
@@ -164,6 +166,18 @@ pub fn networked(profile: Profile, host: [u8; 16], seal: Option<Identity>) -> Pr
 /// A soft device on a node of its own, which says that it can do something else.
 pub fn modest(profile: Profile, change: impl Fn(&mut Capabilities)) -> Arc<dyn Device> {
     Scripted::over(device(profile)).info(|info| change(&mut info.capabilities)).device()
+}
+
+/// A rank of a world in which cables join these ranks alone, with a soft device for each of its cables.
+pub fn joined(profile: Profile, (rank, size): (u32, u32), edges: &[(u32, u32)]) -> Providers {
+    let node = Node::open().unwrap();
+    let (mut devices, mut cables) = (Vec::<Arc<dyn Device>>::new(), vec![Vec::new(); size as usize]);
+    for (one, other) in edges.iter().filter(|(one, other)| [*one, *other].contains(&rank)) {
+        let device = SoftDevice::open(&node, profile).unwrap();
+        cables[(one + other - rank) as usize].push(device.info().name.clone());
+        devices.push(device);
+    }
+    Providers { devices, cables: Some(Cables(cables)), ..Providers::default() }
 }
 
 /// A soft device for each other rank, of at most so many ranks, and the cables that say so.

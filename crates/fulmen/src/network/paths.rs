@@ -34,7 +34,9 @@ pub(super) fn candidates(homes: &[Home], from: usize, to: usize) -> Vec<Pair> {
     let may_be = |&(i, j): &Pair| {
         let (one, other) = (&here.addresses[i], &there.addresses[j]);
         let alike = one.ip.is_ipv4() == other.ip.is_ipv4();
-        (i, j) != (0, 0) && alike && (one.is_beside(other) || one.named && other.named)
+        // Where the first addresses do not meet, others of these two interfaces do not either.
+        let is_first = one.interface == here.addresses[0].interface && other.interface == there.addresses[0].interface;
+        !is_first && alike && (one.is_beside(other) || one.named && other.named)
     };
     pairs.extend(all.filter(may_be));
     let beside = |i: usize, j: usize| here.addresses[i].is_beside(&there.addresses[j]);
@@ -116,6 +118,7 @@ mod tests {
             home(host, &list)
         };
         let homes = [two("1", 1), two("2", 2)];
+        assert_eq!(candidates(&homes, 0, 1), [(0, 0), (1, 1), (3, 3)]);
         assert_eq!(both_ways(&homes, |_| true), [(0, 0), (1, 1)]);
         // Where only one of both works, it is the path.
         assert_eq!(both_ways(&homes, |pair| pair != (1, 1)), [(0, 0), (3, 3)]);

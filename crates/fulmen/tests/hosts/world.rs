@@ -33,6 +33,10 @@ pub enum What {
     SlowReader,
     /// Two send each other long messages, and say what they go over.
     Paths,
+    /// They work on one another's memory, and under a lock of the first one's.
+    OneSided,
+    /// Each of two waits for a word of the other one.
+    Receivers,
 }
 
 impl fmt::Display for What {
@@ -42,6 +46,8 @@ impl fmt::Display for What {
             What::Work => "work",
             What::SlowReader => "slow reader",
             What::Paths => "paths",
+            What::OneSided => "one-sided",
+            What::Receivers => "receivers",
         })
     }
 }
@@ -50,7 +56,7 @@ impl FromStr for What {
     type Err = String;
 
     fn from_str(text: &str) -> Result<What, String> {
-        let all = [What::Control, What::Work, What::SlowReader, What::Paths];
+        let all = [What::Control, What::Work, What::SlowReader, What::Paths, What::OneSided, What::Receivers];
         all.into_iter().find(|what| what.to_string() == text).ok_or_else(|| text.to_owned())
     }
 }
@@ -74,6 +80,10 @@ pub struct Plan {
     pub silence: Duration,
     /// The deadline of what ranks do.
     pub timeout: Duration,
+    /// More variables of the ranks.
+    pub env: &'static [(&'static str, &'static str)],
+    /// Whether hosts know one another by IPv6 addresses.
+    pub is_v6: bool,
 }
 
 impl Plan {
@@ -90,6 +100,8 @@ impl Plan {
             scale: 1000,
             silence: PATIENT,
             timeout: LONG,
+            env: &[],
+            is_v6: false,
         }
     }
 }
@@ -121,7 +133,8 @@ impl World {
             false => (bed.switch(&all, plan.link), None),
         };
         let second = plan.has_second.then(|| bed.switch(&hosts, plan.link));
-        let address = apart.as_ref().unwrap_or(&net).address(&launcher);
+        let of_launcher = apart.as_ref().unwrap_or(&net);
+        let address = if plan.is_v6 { of_launcher.address6(&launcher) } else { of_launcher.address(&launcher) };
         let secret = Secret::generate().unwrap();
         let every = (plan.silence / 5).min(Duration::from_secs(2));
         let heartbeat = Heartbeat { every, silence: plan.silence };
@@ -157,7 +170,8 @@ impl World {
             .env("FULMEN_SECRET_FD", "0")
             .env("FULMEN_TIMEOUT", self.plan.timeout.as_secs().to_string())
             .env("FULMEN_SILENCE", self.plan.silence.as_secs_f32().to_string())
-            .env("FULMEN_POOL", if self.plan.what == What::Paths { "160M" } else { "16M" });
+            .env("FULMEN_POOL", if self.plan.what == What::Paths { "160M" } else { "16M" })
+            .envs(self.plan.env.iter().copied());
         let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         process.stdin.take().unwrap().write_all(self.secret.to_hex().as_bytes()).unwrap();
         let output = BufReader::new(process.stdout.take().unwrap());
