@@ -252,7 +252,7 @@ fn links_between_hosts_are_named_by_their_interfaces() {
     let Some(hosts) = Hosts::or_skip("links between hosts over ssh", 2) else { return };
     let mut command = hosts.launcher.command(FULMEN);
     command.args(["links", "--json", "--ssh-option", "-F", "--ssh-option"]).arg(hosts.ssh.config());
-    command.args(["--hosts", "b,localhost,c"]);
+    command.args(["--device", "tcp", "--hosts", "b,localhost,c"]);
     let rows = crate::links::rows(&hosts.end(start(command)));
     let named = |end: &serde_json::Value, host: &Host| {
         assert_eq!(end["device"], hosts.net.device(host));
