@@ -8,6 +8,8 @@ mod failures;
 mod networks;
 #[path = "hosts/onesided.rs"]
 mod onesided;
+#[path = "hosts/paths.rs"]
+mod paths;
 #[path = "hosts/program.rs"]
 mod program;
 #[path = "hosts/world.rs"]

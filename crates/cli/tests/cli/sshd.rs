@@ -76,10 +76,10 @@ fn ranks_run_on_hosts_and_meet_at_the_launcher() {
     let [b, c] = [0, 1].map(|other| hosts.net.address(&hosts.others[other]));
     let a = hosts.net.address(&hosts.launcher);
     let expected = [
-        format!("[0] 0/4 0/2 b {b} {a}"),
-        format!("[1] 1/4 1/2 b {b} {a}"),
-        format!("[2] 2/4 0/1 a {a} {a}"),
-        format!("[3] 3/4 0/1 c {c} {a}"),
+        format!("[0] 0/4 0/2 b {b},any {a}"),
+        format!("[1] 1/4 1/2 b {b},any {a}"),
+        format!("[2] 2/4 0/1 a {a},any {a}"),
+        format!("[3] 3/4 0/1 c {c},any {a}"),
     ];
     assert_eq!(ended.sorted(), expected);
 }
@@ -245,4 +245,25 @@ fn a_host_that_is_cut_off_is_lost_and_ends_its_ranks() {
         host.processes().iter().filter(|pid| is_rank(pid)).count()
     };
     wait_until("the ranks of both hosts to end", || hosts.others.iter().all(|host| ranks(host) == 0));
+}
+
+#[test]
+fn links_between_hosts_are_named_by_their_interfaces() {
+    let Some(hosts) = Hosts::or_skip("links between hosts over ssh", 2) else { return };
+    let mut command = hosts.launcher.command(FULMEN);
+    command.args(["links", "--json", "--ssh-option", "-F", "--ssh-option"]).arg(hosts.ssh.config());
+    command.args(["--device", "tcp", "--hosts", "b,localhost,c"]);
+    let rows = crate::links::rows(&hosts.end(start(command)));
+    let named = |end: &serde_json::Value, host: &Host| {
+        assert_eq!(end["device"], hosts.net.device(host));
+        assert_eq!(end["address"], hosts.net.address(host).to_string());
+    };
+    let order = [&hosts.others[0], &hosts.launcher, &hosts.others[1]];
+    assert_eq!(rows.len(), 3, "{rows:?}");
+    for (row, (from, to)) in rows.iter().zip([(0, 1), (0, 2), (1, 2)]) {
+        assert_eq!((&row["from"], &row["to"], &row["kind"]), (&from.into(), &to.into(), &"tcp-sealed".into()));
+        named(&row["cable"]["from"], order[from]);
+        named(&row["cable"]["to"], order[to]);
+        assert_eq!((&row["from_host"], &row["to_host"]), (&["b", "a", "c"][from].into(), &["b", "a", "c"][to].into()));
+    }
 }

@@ -32,6 +32,7 @@ fn a_rank() {
         What::Control => Seat::Control(join()),
         What::Work => Seat::Work(start()),
         What::SlowReader => return slow_reader(&start(), scale),
+        What::Paths => return paths(&start(), scale),
         What::Receivers => return receiver(&start()),
         What::OneSided => return crate::onesided::ranks(&start(), rounds.unwrap_or(1), scale),
     };
@@ -264,6 +265,25 @@ fn slow_reader(group: &Group, scale: usize) {
                 assert!(come[..100] == pattern(1, turn, 100), "turn {turn}");
                 group.send(&pattern(2, turn, 100)[..], 1, 8).unwrap();
             }
+        }
+    }
+    group.barrier().unwrap();
+    say("done");
+}
+
+/// Both send a long message each way, out of registered memory, and look at every byte.
+fn paths(group: &Group, scale: usize) {
+    let (own, peer) = (group.rank(), 1 - group.rank());
+    let rail = group.fabric().rail(peer).expect("TCP has rails");
+    say(&format!("over {} {}", rail.here.device, rail.there.device));
+    for round in 0..2 {
+        let mut buffer = group.alloc::<u8>(scale).unwrap();
+        if u64::from(own) == round {
+            buffer.copy_from_slice(&pattern(own, round, scale));
+            group.send(&mut buffer, peer, 9).unwrap();
+        } else {
+            assert_eq!(group.recv(&mut buffer, peer, 9).unwrap(), scale);
+            assert!(buffer[..] == pattern(peer, round, scale)[..], "round {round}");
         }
     }
     group.barrier().unwrap();

@@ -51,10 +51,10 @@ const CONNECT: &str = "30";
 pub struct Options {
     /// Start the ranks on these hosts, over ssh: names, `user@name` or addresses, each with `:N` for N ranks. `localhost` is this
     /// machine.
-    #[arg(long, value_name = "HOST[:N],…", conflicts_with = "verbs")]
+    #[arg(long, value_name = "HOST[:N],…")]
     pub hosts: Option<String>,
     /// Take the hosts from a file: a host a line with `slots=N`, also OpenMPI's, MPICH's or mlx.launch's file.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["verbs", "hosts"])]
+    #[arg(long, value_name = "FILE", conflicts_with = "hosts")]
     pub hostfile: Option<PathBuf>,
     /// Start the ranks of a host that has this machine's own name without ssh, as those of `localhost`.
     #[arg(long)]

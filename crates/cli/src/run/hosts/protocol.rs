@@ -45,6 +45,8 @@ pub struct Task {
     pub count: u32,
     /// The working directory.
     pub directory: Vec<u8>,
+    /// Whether the program is this one, wherever it is on the host.
+    pub own: bool,
     /// The program's name and arguments.
     pub program: Vec<Vec<u8>>,
     /// Variables of the ranks and of the processes that start them.
