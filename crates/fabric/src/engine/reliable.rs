@@ -366,6 +366,22 @@ impl Reliable {
         Some(self.slot(from))
     }
 
+    /// Sends all again that is not acknowledged: over another way than before.
+    pub fn resend(&mut self) {
+        self.send_all_again();
+    }
+
+    /// The slots of all frames that are not acknowledged, oldest first.
+    pub fn slots(&self) -> impl Iterator<Item = u32> + '_ {
+        (0..self.in_flight()).map(|at| self.slot(self.unacked.wrapping_add(at)))
+    }
+
+    /// For how long the timer has run without an answer.
+    #[must_use]
+    pub fn waited(&self) -> Duration {
+        self.waited
+    }
+
     fn send_all_again(&mut self) {
         self.again = Some((self.unacked, self.next)).filter(|(from, to)| from != to);
         // Whose answer it is could not be told.
