@@ -38,6 +38,7 @@ pub mod recorder;
 mod regroup;
 #[cfg(test)]
 mod tests;
+mod topology;
 mod wait;
 mod window;
 
@@ -45,6 +46,7 @@ pub use bootstrap::{
     Coordinator, JoinConfig, JoinError, LossCause, LostRank, Regroup, RegroupError, Secret, Session, SessionError,
 };
 pub use driver::device::{DeviceError, Need, Needs, RailEnd, RailInfo, RailState, RailStatus, needs, usable};
+pub use driver::relay::Relayed;
 pub use engine::{LABEL as TAG_LABEL, Rights};
 pub use error::{FabricError, LinkKind, Loss, OpName};
 pub use fabric::{Fabric, StartError};
@@ -60,4 +62,5 @@ pub use probe::RailProbe;
 pub use providers::{Cables, Providers, Tcp};
 pub use recorder::{Action, Recorder, Running, What};
 pub use regroup::RecoveryError;
+pub use topology::TopologyError;
 pub use window::Window;

@@ -5,7 +5,8 @@ use std::process::Command;
 use fulmen_testbed::{Bed, Host, Link, Net, Ssh};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::{Ended, FULMEN, Running, start, wait_until};
+use crate::support::{Ended, FULMEN, Running, fulmen, start, wait_until};
+use crate::trace::{ROLE, told};
 
 /// The launcher's host, and others with a server.
 struct Hosts {
@@ -119,6 +120,34 @@ fn endings_signals_and_limits_are_those_of_one_machine() {
     let stubborn = "trap '' TERM; while :; do sleep 1000; done";
     let ended = hosts.end(hosts.ranks(&["--hosts", "b,c", "--timeout", "6", "--grace", "0.2"], stubborn));
     assert_eq!(ended.code, Some(124), "{}", ended.err);
+}
+
+#[test]
+fn what_ranks_did_last_comes_to_the_launcher_when_the_run_fails() {
+    let Some(hosts) = Hosts::or_skip("records over ssh", 2) else { return };
+    let runtime = tempfile::tempdir().expect("a directory");
+    let own = std::env::current_exe().expect("this test's file");
+    let role = format!("{ROLE}=late");
+    let args = ["--hosts", "b:2,c", "--env", &role, "--", own.to_str().expect("its name")];
+    let program = ["--exact", "trace::a_rank", "--nocapture", "--test-threads=1"];
+    let mut command = hosts.command(&[&args[..], &program].concat());
+    command.env("XDG_RUNTIME_DIR", runtime.path());
+    let ended = hosts.end(start(command));
+    assert_eq!(ended.code, Some(3), "{}{}", ended.out, ended.err);
+    // Once, and by the launcher.
+    assert_eq!(ended.err.matches("last operations of").count(), 1, "{}", ended.err);
+    assert!(ended.err.contains("the last operations of 3 ranks are in "), "{}", ended.err);
+    let directory = told(&ended);
+    assert!(directory.starts_with(runtime.path().to_str().expect("its name")), "{directory}");
+    let mut names: Vec<String> = std::fs::read_dir(&directory)
+        .expect("the directory")
+        .map(|entry| entry.expect("an entry").file_name().into_string().expect("its name"))
+        .collect();
+    names.sort();
+    assert_eq!(names.len(), 3, "{names:?}");
+    assert!((0..3).zip(&names).all(|(rank, name)| name.starts_with(&format!("rank-{rank}-"))), "{names:?}");
+    let merged = fulmen(&["trace", &directory]).end();
+    assert_eq!(merged.code, Some(0), "{}{}", merged.out, merged.err);
 }
 
 #[test]

@@ -1,8 +1,9 @@
-//! What carries a fabric: memory that ranks share, or devices.
+//! What carries a fabric: memory that ranks share, devices, or other ranks.
 
 mod check;
 pub(crate) mod device;
 pub(crate) mod reach;
+pub(crate) mod relay;
 
 use std::time::{Duration, Instant};
 

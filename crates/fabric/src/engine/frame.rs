@@ -25,6 +25,7 @@
 //! | Requests | how many | requests, one behind the other |
 //! | Answers | how many | answers: the request's operation (u64), code (u8), value (u64) |
 //! | PutFragment | 0 | total (u64), offset (u64), the put's operation (u64), bytes |
+//! | Carried | source (u16), destination (u16), hops left (u8), 0 (u24) | a frame of theirs |
 //!
 //! A request of a [one-sided operation](super::onesided) is
 //!
@@ -138,6 +139,7 @@ pub(super) enum Kind {
     Forsake = 12,
     Grant = 13,
     Tell = 14,
+    Carried = 15,
 }
 
 impl Kind {
@@ -157,6 +159,7 @@ impl Kind {
             12 => Kind::Forsake,
             13 => Kind::Grant,
             14 => Kind::Tell,
+            15 => Kind::Carried,
             kind => return Err(ProtocolError::Kind { kind }),
         })
     }

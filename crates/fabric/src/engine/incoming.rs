@@ -78,6 +78,7 @@ impl Link {
             Kind::Forsake => self.on_forsake()?,
             Kind::Grant => self.on_grant(word, frame)?,
             Kind::Tell => self.on_tell(frame)?,
+            Kind::Carried => self.on_carried(word, frame)?,
             Kind::Credit => {}
         }
         if kind != Kind::Credit {

@@ -1,6 +1,7 @@
 use std::collections::VecDeque;
 use std::task::Poll;
 
+use super::carried::Carriage;
 use super::exports::Exports;
 use super::fallback::Fallback;
 use super::frame::Status;
@@ -121,6 +122,8 @@ pub struct Link {
     /// What the peer's driver has said to this end's.
     pub(super) told: VecDeque<Word>,
     pub(super) one: OneSided,
+    /// Where this link carries frames of others.
+    pub(super) carriage: Option<Box<Carriage>>,
     /// The queue that is looked at first for the next frame.
     pub(super) turn: Queue,
     /// Frames that may still be sent.
@@ -169,6 +172,7 @@ impl Link {
             postings: VecDeque::new(),
             told: VecDeque::new(),
             one: OneSided::new(exports),
+            carriage: None,
             turn: Queue::Out,
             credits: config.credits,
             owed: 0,

@@ -38,6 +38,10 @@
 //! A rank puts into, gets out of and changes words of memory that its peer has [exported](Exports), without the peer's
 //! program. See [`onesided`].
 //!
+//! # Frames of others
+//!
+//! Where two ranks have no link of their own, other links [carry](Carried) their frames.
+//!
 //! # Credits
 //!
 //! Each frame but Credit takes one credit of [`Config::credits`]; its receiver gives it back once it has room again, on
@@ -51,6 +55,7 @@
 //! An operation owns its memory ([`Exposed`](fulmen_memory::Exposed)) until its outcome. [`Link::cancel`] tells whether it
 //! was released at once. Bytes from the peer never decide about an allocation: what is kept is what has come.
 
+mod carried;
 pub mod checksum;
 mod exports;
 mod fallback;
@@ -69,6 +74,7 @@ mod stripes;
 #[cfg(test)]
 mod tests;
 
+pub use carried::Carried;
 pub use exports::{Exports, Rights};
 pub use frame::{FRAGMENT_HEADER, Header, Incoming, MAX_HEADER, PREFIX};
 pub use link::{Cancel, Lent, Link};

@@ -12,6 +12,7 @@ mod messages;
 mod onesided;
 mod rails;
 mod recovery;
+mod relay;
 mod scripted;
 mod windows;
 mod world;

@@ -477,7 +477,7 @@ fn cables_that_are_not_there_are_named() {
     let names = |rank| if rank == 1 { vec![] } else { vec!["a"] };
     start_cables(unchanged, names, |_, fabric| {
         let text = fabric.unwrap_err().to_string();
-        assert!(text.contains("no cable leads to rank 0"), "{text}");
+        assert!(text.contains("rank 0 is to reach rank 1 by a, and rank 1 has no cable to rank 0"), "{text}");
     });
 }
 

@@ -31,6 +31,10 @@ pub enum What {
     Work,
     /// One of three receives late.
     SlowReader,
+    /// They work on one another's memory, and under a lock of the first one's.
+    OneSided,
+    /// Each of two waits for a word of the other one.
+    Receivers,
 }
 
 impl fmt::Display for What {
@@ -39,6 +43,8 @@ impl fmt::Display for What {
             What::Control => "control",
             What::Work => "work",
             What::SlowReader => "slow reader",
+            What::OneSided => "one-sided",
+            What::Receivers => "receivers",
         })
     }
 }
@@ -47,7 +53,7 @@ impl FromStr for What {
     type Err = String;
 
     fn from_str(text: &str) -> Result<What, String> {
-        let all = [What::Control, What::Work, What::SlowReader];
+        let all = [What::Control, What::Work, What::SlowReader, What::OneSided, What::Receivers];
         all.into_iter().find(|what| what.to_string() == text).ok_or_else(|| text.to_owned())
     }
 }
@@ -69,6 +75,10 @@ pub struct Plan {
     pub silence: Duration,
     /// The deadline of what ranks do.
     pub timeout: Duration,
+    /// More variables of the ranks.
+    pub env: &'static [(&'static str, &'static str)],
+    /// Whether hosts know one another by IPv6 addresses.
+    pub is_v6: bool,
 }
 
 impl Plan {
@@ -84,6 +94,8 @@ impl Plan {
             scale: 1000,
             silence: PATIENT,
             timeout: LONG,
+            env: &[],
+            is_v6: false,
         }
     }
 }
@@ -112,7 +124,8 @@ impl World {
             true => (bed.switch(&hosts, plan.link), Some(bed.direct(&all))),
             false => (bed.switch(&all, plan.link), None),
         };
-        let address = apart.as_ref().unwrap_or(&net).address(&launcher);
+        let of_launcher = apart.as_ref().unwrap_or(&net);
+        let address = if plan.is_v6 { of_launcher.address6(&launcher) } else { of_launcher.address(&launcher) };
         let secret = Secret::generate().unwrap();
         let every = (plan.silence / 5).min(Duration::from_secs(2));
         let heartbeat = Heartbeat { every, silence: plan.silence };
@@ -148,7 +161,8 @@ impl World {
             .env("FULMEN_SECRET_FD", "0")
             .env("FULMEN_TIMEOUT", self.plan.timeout.as_secs().to_string())
             .env("FULMEN_SILENCE", self.plan.silence.as_secs_f32().to_string())
-            .env("FULMEN_POOL", "16M");
+            .env("FULMEN_POOL", "16M")
+            .envs(self.plan.env.iter().copied());
         let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         process.stdin.take().unwrap().write_all(self.secret.to_hex().as_bytes()).unwrap();
         let output = BufReader::new(process.stdout.take().unwrap());

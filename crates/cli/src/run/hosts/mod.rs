@@ -12,6 +12,7 @@ mod connection;
 mod error;
 mod flow;
 mod helper;
+mod parcel;
 mod place;
 mod protocol;
 mod work;
@@ -34,6 +35,7 @@ pub use connect::Stopped;
 pub use connection::Connection;
 pub use error::{HostError, UNREACHED};
 pub use helper::helper;
+pub use parcel::Shelf;
 pub use place::{Place, Placed, Placement, Where};
 pub use protocol::{Secret, Task, bytes};
 

@@ -29,9 +29,11 @@ use super::route;
 use super::track::{Track, TrackParts};
 use crate::bootstrap::Session;
 use crate::driver::Wire;
+use crate::driver::relay::Mesh;
 use crate::engine::{Config, Rights};
 use crate::liveness::Life;
 use crate::options::{FabricOptions, Flow};
+use crate::topology::Graph;
 use crate::{Cables, StartError};
 
 /// Rank `rank`'s ends of the links to all others.
@@ -45,6 +47,8 @@ pub(crate) struct Rails {
     pub(crate) registered: Vec<Arc<Registered>>,
     /// For memory that is shared later.
     pub(crate) registrar: Registrar,
+    /// Which ranks have no link, since no cable joins them, and what those between carry.
+    pub(crate) mesh: Mesh,
 }
 
 /// How the engine runs a link, what carries it, and what it ran over first.
@@ -120,11 +124,15 @@ pub(crate) fn connect(
     let (ports, said) = tell(session, look(session, given, patience), left())?;
     // Those that are given and not those that are used, so that a pool serves the next generation as well.
     let rule = given.devices.iter().fold(ChunkRule::NONE, |rule, device| rule.and(device.info().limits.registration));
-    let (made, ends) = tell(session, make(session, ports, &said, (pool, rule), options, bell), left())?;
+    let made = mesh(&said, given.cables.is_some(), &options.flow).and_then(|mesh| {
+        let (made, ends) = make(session, ports, (&said, &mesh), (pool, rule), options, bell)?;
+        Ok(((made, mesh), ends))
+    });
+    let ((made, mesh), ends) = tell(session, made, left())?;
     let Made { hub, registered, registrar, links } = made;
     let joint = Joint { rank, hub: &hub, ends: &ends, generation: session.generation(), options, life };
     let rails = links.into_iter().map(|laid| joint.link(laid)).collect::<Result<_, _>>()?;
-    Ok(Rails { hub, rails, rule, registered, registrar })
+    Ok(Rails { hub, rails, rule, registered, registrar, mesh })
 }
 
 /// What all links have in common.
@@ -263,6 +271,20 @@ fn look(session: &Session, given: &Given<'_>, patience: Duration) -> Result<(Vec
     Ok((survey.ports, Said { generation: session.generation(), offers, leads: survey.leads }))
 }
 
+/// Who has a link with whom. Where cables decide that, all of them are looked at; else all links run over one device.
+fn mesh(said: &[Said], cabled: bool, flow: &Flow) -> Result<Mesh, DeviceError> {
+    let size = said.len() as u32;
+    let graph = if cabled {
+        let row = |said: &Said| (0..size).map(|peer| said.names(peer)).collect();
+        Graph::of_devices(&said.iter().map(row).collect::<Vec<_>>())?
+    } else {
+        Graph::complete(size)
+    };
+    let of = |offer: &Offer| u64::from(offer.frame.unwrap_or(u32::MAX)).min(offer.message_bytes);
+    let frame = said.iter().flat_map(|said| &said.offers).map(of).min().unwrap_or(u64::MAX);
+    Ok(Mesh::new(graph, frame.min(flow.frame.into()) as usize))
+}
+
 /// The rails of the link with `peer`.
 fn ways(options: &FabricOptions, rank: u32, peer: u32, said: &[Said]) -> Result<Vec<Way>, DeviceError> {
     let (ours, theirs) = (&said[rank as usize], &said[peer as usize]);
@@ -330,7 +352,7 @@ fn has_room(info: &DeviceInfo, completions: u64, links: u64) -> bool {
 fn make(
     session: &Session,
     ports: Vec<Port>,
-    said: &[Said],
+    (said, mesh): (&[Said], &Mesh),
     pool: (&Region, ChunkRule),
     options: &FabricOptions,
     bell: Doorbell,
@@ -338,7 +360,7 @@ fn make(
     let flow = &options.flow;
     let rank = session.rank();
     let mut all = Vec::with_capacity(said.len());
-    for peer in (0..session.size()).filter(|peer| *peer != rank) {
+    for peer in (0..session.size()).filter(|peer| mesh.graph.is_joined(rank, *peer)) {
         all.extend(ways(options, rank, peer, said)?);
     }
     let (mut adapters, mut told) = (Vec::new(), Vec::new());

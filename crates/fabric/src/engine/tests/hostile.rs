@@ -187,7 +187,7 @@ fn follow(bytes: &mut Vec<u8>, link: &Link) -> bool {
 fn frame() -> impl Strategy<Value = Vec<u8>> {
     let fields = prop::collection::vec(number(), 0..5);
     let flags = prop_oneof![4 => 0u8..4, 1 => any::<u8>()];
-    (0u8..16, flags, 0u16..4, number(), fields, prop::collection::vec(any::<u8>(), 0..230)).prop_map(
+    (0u8..17, flags, 0u16..4, number(), fields, prop::collection::vec(any::<u8>(), 0..230)).prop_map(
         |(kind, flags, credits, word, fields, rest)| {
             let prefix = Prefix { kind, flags, credits: credits.into(), sequence: 0.into(), word: word.into() };
             let mut bytes = prefix.as_bytes().to_vec();

@@ -1,5 +1,6 @@
 //! Two engines against each other.
 
+mod carried;
 mod fallback;
 mod hostile;
 mod network;
