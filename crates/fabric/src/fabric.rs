@@ -10,9 +10,9 @@ use fulmen_reach::ReachError;
 use fulmen_verbs::Carrier;
 
 use crate::bootstrap::{LostRank, Session, SessionError};
-use crate::driver::device::{self, Given, Rail, RailInfo, Rails, Registered};
+use crate::driver::device::{self, Given, RailInfo, RailStatus, Rails, Registered};
 use crate::driver::relay::{self, Relayed};
-use crate::driver::{Parker, reach};
+use crate::driver::{Parker, Wire, reach};
 use crate::engine::{Config, Exports, Link, Place};
 use crate::error::LinkKind;
 use crate::handshake::{self, Hello, ReachHello, Settings};
@@ -303,7 +303,7 @@ impl Fabric {
         let rails = (!devices.is_empty())
             .then(|| {
                 let given = Given { devices: &devices, cables: cables.as_ref() };
-                device::connect(session, &given, &pool, options, bell.clone(), left)
+                device::connect(session, &given, &pool, options, (bell.clone(), &life), left)
             })
             .transpose();
         // All hear whether all succeeded, so that nobody waits for a rank that gave up.
@@ -395,10 +395,16 @@ impl Fabric {
         self.inner.link_kind()
     }
 
-    /// What the link with a rank runs over: both ends and the transport service. None where it runs over no devices.
+    /// What the link with a rank ran over first: both ends and the transport service. None where it runs over no devices.
     #[must_use]
     pub fn rail(&self, rank: u32) -> Option<&RailInfo> {
         self.inner.rails.get(rank as usize)?.as_ref()
+    }
+
+    /// All rails of the link with a rank, as they are now. None where it runs over no devices.
+    #[must_use]
+    pub fn rails(&self, rank: u32) -> Vec<RailStatus> {
+        self.inner.lanes.lock(rank).map_or_else(Vec::new, |lane| lane.wire.rails())
     }
 
     /// The ranks between this one and another, in order: they pass the messages of both on, since no cable joins the two. Empty
@@ -646,8 +652,8 @@ fn direct(neighbours: Option<Arc<Neighbours>>, registered: Vec<Arc<Registered>>)
     })
 }
 
-fn device_lane(config: Config, rail: Rail, exports: &Exports) -> Lane {
-    Lane::new(Link::with_exports(config, exports.clone()), Box::new(rail))
+fn device_lane(config: Config, wire: Box<dyn Wire>, exports: &Exports) -> Lane {
+    Lane::new(Link::with_exports(config, exports.clone()), wire)
 }
 
 fn check(options: &FabricOptions) -> Result<(), StartError> {

@@ -80,6 +80,33 @@ impl Bench for Cabled {
     }
 }
 
+/// Two software devices, which both lead to every other rank.
+struct Rails(Profile);
+
+impl Bench for Rails {
+    fn name(&self) -> String {
+        format!("two rails {}", self.0)
+    }
+
+    fn providers(&self, _rank: u32) -> Result<Providers, String> {
+        let node = node()?;
+        let open = |_| SoftDevice::open(&node, self.0).map_err(|error| error.to_string());
+        let devices = (0..2).map(open).collect::<Result<Vec<_>, _>>()?;
+        let names: Vec<_> = devices.iter().map(|device| device.info().name.clone()).collect();
+        let cables = Some(Cables(vec![names; self.most_ranks() as usize]));
+        let devices = devices.into_iter().map(|device| -> Arc<dyn Device> { device }).collect();
+        Ok(Providers { devices, cables, ..Providers::default() })
+    }
+
+    fn options(&self, options: FabricOptions) -> FabricOptions {
+        FabricOptions { windows: false, ..options }
+    }
+
+    fn most_ranks(&self) -> u32 {
+        5
+    }
+}
+
 /// The software device, with one for each cable of a graph in which few ranks have one.
 struct Sparse {
     profile: Profile,
@@ -231,6 +258,16 @@ fn tcp_sealed() {
         run_some(&bench, &wanted, &mut |case, verdict| println!("{}: {case}: {verdict:?}", bench.name()))
             .assert_passed();
     }
+}
+
+#[test]
+fn rails_infiniband() {
+    run(&Rails(Profile::Infiniband)).assert_passed();
+}
+
+#[test]
+fn rails_thunderbolt() {
+    run(&Rails(Profile::Thunderbolt)).assert_passed();
 }
 
 #[test]

@@ -67,6 +67,14 @@ pub(crate) trait Wire: Send {
         false
     }
 
+    /// The rails over which it goes, where it goes over devices.
+    fn rails(&self) -> Vec<device::RailStatus> {
+        Vec::new()
+    }
+
+    /// Has large messages to this rank come over this one of its rails only, or over all again.
+    fn restrict(&mut self, _rail: Option<usize>) {}
+
     /// What a device does for one-sided operations, if it does something.
     fn rdma(&mut self) -> Option<&mut device::Rdma> {
         None

@@ -6,8 +6,8 @@ use fulmen_memory::Exposed;
 use zerocopy::{Immutable, IntoBytes};
 
 use super::frame::{
-    ABORT, CtsBody, FRAGMENT_HEADER, FinBody, FragmentBody, Header, Kind, MATCHED, PREFIX, Prefix, RtsBody, STREAM,
-    Status,
+    ABORT, CtsBody, FRAGMENT_HEADER, FinBody, FragmentBody, GrantBody, Header, Kind, MATCHED, PREFIX, Prefix, RtsBody,
+    STREAM, Status,
 };
 use super::link::{Control, Lent, Link};
 use super::matching::EACH;
@@ -260,6 +260,20 @@ impl Link {
             Control::TakenBack { op } => {
                 let body = FinBody { len: 0.into() };
                 self.frame(Kind::Fin, Status::Cancelled as u8, op, &body, Body::Empty, step)
+            }
+            Control::Grant { op, to, part } => {
+                let body = GrantBody {
+                    op: to.to_u64().into(),
+                    offset: part.offset.into(),
+                    len: part.len.into(),
+                    rail: part.rail.into(),
+                    incarnation: part.incarnation.into(),
+                };
+                self.frame(Kind::Grant, 0, op, &body, Body::Empty, step)
+            }
+            Control::Tell(word) => {
+                let header = Header::with_bytes(self.prefix(Kind::Tell, 0, 0), word.as_bytes());
+                self.outgoing(header, Body::Empty, step)
             }
             Control::Forsake => self.frame(Kind::Forsake, 0, 0, &(), Body::Empty, step),
             Control::Cancel { op } => self.frame(Kind::Cancel, 0, op.to_u64(), &(), Body::Empty, step),

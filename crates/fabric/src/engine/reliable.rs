@@ -387,6 +387,22 @@ impl Reliable {
         Some(self.slot(from))
     }
 
+    /// Sends all again that is not acknowledged: over another way than before.
+    pub fn resend(&mut self) {
+        self.send_again(self.next);
+    }
+
+    /// The slots of all frames that are not acknowledged, oldest first.
+    pub fn slots(&self) -> impl Iterator<Item = u32> + '_ {
+        (0..self.in_flight()).map(|at| self.slot(self.unacked.wrapping_add(at)))
+    }
+
+    /// For how long the timer has run without an answer.
+    #[must_use]
+    pub fn waited(&self) -> Duration {
+        self.waited
+    }
+
     /// The frames up to this one.
     fn send_again(&mut self, end: u32) {
         self.again = Some((self.unacked, end)).filter(|(from, to)| from != to);

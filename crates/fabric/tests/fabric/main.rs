@@ -1,5 +1,6 @@
 //! Ranks with everything beneath them: the coordinator, nodes, shared memory, processes.
 
+mod bundles;
 mod counted;
 mod counting;
 mod devices;

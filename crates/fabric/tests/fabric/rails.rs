@@ -525,15 +525,6 @@ fn another_cable_is_taken_for_one_that_fails_at_either_end() {
 }
 
 #[test]
-fn one_cable_of_several_is_used_and_it_is_said() {
-    listen();
-    let rails = start_cables(unchanged, |_| vec!["a", "b", "c"], |_, fabric| used(&fabric.unwrap()));
-    assert!(rails.iter().all(|rail| rail.here.device == "a"));
-    let events = EVENTS.lock().unwrap();
-    assert!(events.iter().any(|event| event.starts_with("WARN") && event.contains("b, c") && event.contains("idle")));
-}
-
-#[test]
 fn without_cables_the_first_device_that_can_be_used_is() {
     let providers = |rank| {
         let dead =

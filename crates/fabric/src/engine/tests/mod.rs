@@ -7,6 +7,7 @@ mod network;
 mod onesided;
 mod remote;
 mod rules;
+mod striped;
 
 use std::task::Poll;
 
