@@ -11,8 +11,8 @@ use std::task::Poll;
 
 use fulmen_fabric::Rights;
 use fulmen_fabric::engine::{
-    At, Atomic, Cancel, Config, Counter, Exports, Into, Lent, Link, OpError, OpId, Place, Posting, Rendezvous, Request,
-    Source, Target,
+    At, Atomic, Cancel, Config, Counter, Exports, Into, Lent, Link, OpError, OpId, Part, Place, Posting, Rendezvous,
+    Request, Source, Target,
 };
 use fulmen_fuzz::{Guarded, Input, with_memory};
 use libfuzzer_sys::fuzz_target;
@@ -42,7 +42,11 @@ fuzz_target!(|data: &[u8]| with_memory!(&[1024, 1000, 1024, 3000, 4000, 3600, 10
 fn run(data: &[u8], memory: &Guarded) {
     let mut input = Input::new(data);
     let flags = input.byte().unwrap_or(0);
-    let rendezvous = if flags & 1 == 0 { Rendezvous::Mapped } else { Rendezvous::Matched };
+    let rendezvous = match flags & 5 {
+        0 | 4 => Rendezvous::Mapped,
+        1 => Rendezvous::Matched,
+        _ => Rendezvous::Striped,
+    };
     let config = Config { frame: 256, credits: 16, unexpected: 2000, rendezvous, verify: flags & 2 != 0 };
     let exports = Exports::new();
     let rights = [Rights::READ, Rights::WRITE, Rights::all()];
@@ -165,10 +169,16 @@ impl Rig<'_> {
             }
             self.link.copied(copy.op, if action & 8 == 0 { Ok(()) } else { Err(OpError::Unreachable) });
         }
+        while self.link.next_told().is_some() {}
         while let Some(posting) = self.link.next_posting() {
             match posting {
                 Posting::Receive { op, memory } => {
-                    self.link.granted(op, memory.len() as u64);
+                    let len = memory.len() as u64;
+                    if self.link.config().rendezvous == Rendezvous::Striped {
+                        self.link.grant(op, Part { offset: 0, len, rail: 0, incarnation: 0 });
+                    } else {
+                        self.link.granted(op, len);
+                    }
                     memory.fill(0..memory.len(), 1);
                     // Bytes that fail their checksum end the link, as the driver would.
                     if !self.link.landed(op) {
@@ -178,6 +188,10 @@ impl Rig<'_> {
                 Posting::Send { op, memory, range } => {
                     assert!(range.end <= memory.len() as u64 && range.start <= range.end);
                     self.link.sent(op, range.end);
+                }
+                Posting::Part { op, memory, part } => {
+                    assert_eq!(memory.len() as u64, part.len);
+                    self.link.parted(op, part.len);
                 }
             }
         }

@@ -10,6 +10,7 @@ mod child;
 mod demo;
 mod devices;
 mod doctor;
+mod links;
 mod logging;
 mod output;
 mod plan;
@@ -39,6 +40,7 @@ enum Command {
     Run(Box<run::Args>),
     Demo(demo::Args),
     Bench(bench::Args),
+    Links(Box<links::Args>),
     Devices(devices::Args),
     Probe(probe::Args),
     Doctor(doctor::Args),
@@ -54,6 +56,8 @@ enum Command {
     Start(run::StartArgs),
     #[command(name = bench::RANK, hide = true)]
     BenchRank(bench::Spec),
+    #[command(name = links::RANK, hide = true)]
+    LinksRank(links::RankArgs),
     #[command(name = demo::RANK, hide = true)]
     DemoRank,
     #[command(name = devices::LOOK, hide = true)]
@@ -74,6 +78,7 @@ fn main() -> ExitCode {
         Command::Run(args) => logged(verbose, || run::run(*args)),
         Command::Demo(args) => logged(verbose, || demo::demo(args, verbose)),
         Command::Bench(args) => logged(verbose, || bench::bench(args, verbose)),
+        Command::Links(args) => logged(verbose, || links::links(*args, verbose)),
         Command::Devices(args) => logged(verbose, || devices::devices(args)),
         Command::Doctor(args) => logged(verbose, || doctor::doctor(args)),
         Command::Trace(args) => logged(verbose, || trace::trace(args)),
@@ -81,6 +86,7 @@ fn main() -> ExitCode {
         Command::Plan(args) => logged(verbose, || plan::plan(args)),
         Command::Verbs(args) => logged(verbose, || verbs::verbs(args)),
         Command::BenchRank(spec) => logged(verbose, || bench::rank(spec)),
+        Command::LinksRank(args) => logged(verbose, || links::rank(&args)),
         Command::DemoRank => logged(verbose, demo::rank),
         Command::Probe(args) => logged(verbose, || probe::probe(args)),
         Command::DevicesLook(args) => logged(verbose, || devices::look(args)),
@@ -122,6 +128,7 @@ fn exit_code(error: &anyhow::Error) -> u8 {
         Some(error) => error.exit_code(),
         None if error.is::<bench::BenchError>()
             || error.is::<logging::FilterError>()
+            || error.is::<links::LinksError>()
             || error.is::<plan::PlanError>()
             || error.is::<simulate::SimulateError>()
             || error.is::<probe::ProbeError>()

@@ -172,6 +172,18 @@ pub enum FabricError {
         /// The rank.
         rank: u32,
     },
+    /// The link has no such rail, or it is not up now.
+    #[error("{op}: the link to rank {rank} has {rails} rails, and number {rail}, from 0, is none of them or is not up")]
+    NoSuchRail {
+        /// The operation.
+        op: OpName,
+        /// The peer.
+        rank: u32,
+        /// The rail that was asked for.
+        rail: usize,
+        /// How many there are.
+        rails: usize,
+    },
     /// Ranks do not map one another's memory here.
     #[error(
         "{op}: ranks do not map one another's memory in this world (a device profile is set, or they are on several hosts)"

@@ -10,8 +10,9 @@ use fulmen_reach::ReachError;
 use fulmen_verbs::Carrier;
 
 use crate::bootstrap::{LostRank, Session, SessionError};
-use crate::driver::device::{self, Given, Rail, RailInfo, Rails, Registered};
-use crate::driver::{Parker, reach};
+use crate::driver::device::{self, Given, RailInfo, RailStatus, Rails, Registered};
+use crate::driver::relay::{self, Relayed};
+use crate::driver::{Parker, Wire, reach};
 use crate::engine::{Config, Exports, Link, Place};
 use crate::error::LinkKind;
 use crate::handshake::{self, Hello, ReachHello, Settings};
@@ -302,7 +303,7 @@ impl Fabric {
         let rails = (!devices.is_empty())
             .then(|| {
                 let given = Given { devices: &devices, cables: cables.as_ref() };
-                device::connect(session, &given, &pool, options, bell.clone(), left)
+                device::connect(session, &given, &pool, options, (bell.clone(), &life), left)
             })
             .transpose();
         // All hear whether all succeeded, so that nobody waits for a rank that gave up.
@@ -322,13 +323,13 @@ impl Fabric {
         let exports = Exports::new();
         let direct =
             direct(neighbours.clone(), rails.as_ref().map(|rails| rails.registered.clone()).unwrap_or_default());
-        let mut registrar = None;
+        let (mut registrar, mut switch) = (None, None);
         let mut infos = vec![None; size as usize];
         let (lanes, parker): (_, Arc<dyn Parker>) = match (&neighbours, rails) {
             (Some(neighbours), _) => {
                 (reach_lanes(rank, &control_memory, neighbours, options, &exports)?, Arc::new(bell))
             }
-            (None, Some(Rails { hub, rails, registrar: given, .. })) => {
+            (None, Some(Rails { hub, rails, registrar: given, mesh, .. })) => {
                 // Bytes that a peer's device reads or writes are not verified by anybody.
                 registrar = (!options.verify_data).then_some(given);
                 let lane = |(rail, info): (Option<_>, &mut Option<RailInfo>)| {
@@ -336,7 +337,9 @@ impl Fabric {
                     *info = Some(said);
                     Some(device_lane(config, rail, &exports))
                 };
-                (rails.into_iter().zip(&mut infos).map(lane).collect(), hub)
+                let mut lanes: Vec<_> = rails.into_iter().zip(&mut infos).map(lane).collect();
+                switch = relay::join((rank, session.generation()), &mesh, options, &exports, &mut lanes);
+                (lanes, hub)
             }
             (None, None) => ((0..size).map(|_| None).collect(), Arc::new(bell)),
         };
@@ -348,7 +351,7 @@ impl Fabric {
             direct,
             registrar,
         ));
-        let lanes = Arc::new(Lanes::new(lanes, life, neighbours.clone(), onesided.clone(), parker));
+        let lanes = Arc::new(Lanes::new(lanes, life, neighbours.clone(), onesided.clone(), parker, switch));
         let pool = match kept {
             Some(pool) => pool.clone(),
             None => Pool::with_rule(&pool, rule).map_err(memory("the pool"))?,
@@ -392,10 +395,30 @@ impl Fabric {
         self.inner.link_kind()
     }
 
-    /// What the link with a rank runs over: both ends and the transport service. None where it runs over no devices.
+    /// What the link with a rank ran over first: both ends and the transport service. None where it runs over no devices.
     #[must_use]
     pub fn rail(&self, rank: u32) -> Option<&RailInfo> {
         self.inner.rails.get(rank as usize)?.as_ref()
+    }
+
+    /// All rails of the link with a rank, as they are now. None where it runs over no devices.
+    #[must_use]
+    pub fn rails(&self, rank: u32) -> Vec<RailStatus> {
+        self.inner.lanes.lock(rank).map_or_else(Vec::new, |lane| lane.wire.rails())
+    }
+
+    /// The ranks between this one and another, in order: they pass the messages of both on, since no cable joins the two. Empty
+    /// where a link of its own leads there, for this rank itself, and where no path is left.
+    #[must_use]
+    pub fn path(&self, rank: u32) -> Vec<u32> {
+        let switch = self.inner.lanes.switch.as_ref().filter(|switch| switch.is_far(rank));
+        switch.and_then(|switch| switch.path(rank)).unwrap_or_default()
+    }
+
+    /// What this rank has passed on for others. All is 0 where cables join each two ranks.
+    #[must_use]
+    pub fn relayed(&self) -> Relayed {
+        self.inner.lanes.switch.as_ref().map(|switch| switch.relayed()).unwrap_or_default()
     }
 
     /// Why links between hosts run over TCP although something faster was there or to be expected; `None` if that is not so.
@@ -454,6 +477,7 @@ impl Inner {
         while self.lanes.sending() > 0 && Instant::now() < end {
             self.lanes.parker.park(Duration::from_millis(10), &mut || self.lanes.pump_all());
         }
+        self.leave_others();
         self.lanes.close();
         self.lanes.pump_all();
         let end = clock::after(GOODBYE);
@@ -461,6 +485,25 @@ impl Inner {
             self.lanes.parker.park(Duration::from_millis(10), &mut || self.lanes.pump_all());
         }
         self.lanes.give_up();
+    }
+
+    /// Before this rank leaves its neighbours: those to which they lead hear Bye, and what others say to each other is passed
+    /// on while they may have something to say.
+    fn leave_others(&self) {
+        let Some(switch) = &self.lanes.switch else { return };
+        let wait = |longest, goes_on: &dyn Fn() -> bool| {
+            let end = clock::after(longest);
+            while goes_on() && Instant::now() < end {
+                self.lanes.parker.park(Duration::from_millis(10), &mut || self.lanes.pump_all());
+            }
+        };
+        self.lanes.close_far();
+        self.lanes.pump_all();
+        wait(GOODBYE, &|| self.lanes.is_leaving_far());
+        switch.finish();
+        self.lanes.pass_on();
+        let life = &self.lanes.life;
+        wait(relay::LINGER, &|| !life.is_ended() && !switch.may_leave(life));
     }
 
     pub(crate) fn link_kind(&self) -> LinkKind {
@@ -609,8 +652,8 @@ fn direct(neighbours: Option<Arc<Neighbours>>, registered: Vec<Arc<Registered>>)
     })
 }
 
-fn device_lane(config: Config, rail: Rail, exports: &Exports) -> Lane {
-    Lane::new(Link::with_exports(config, exports.clone()), Box::new(rail))
+fn device_lane(config: Config, wire: Box<dyn Wire>, exports: &Exports) -> Lane {
+    Lane::new(Link::with_exports(config, exports.clone()), wire)
 }
 
 fn check(options: &FabricOptions) -> Result<(), StartError> {

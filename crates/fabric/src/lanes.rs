@@ -8,6 +8,7 @@ use fulmen_memory::Exposed;
 use fulmen_reach::ReachError;
 
 use crate::driver::device::RdmaId;
+use crate::driver::relay::Switch;
 use crate::driver::{Broken, Parker, Retired, Wire};
 use crate::engine::{Copy, Incoming, Into, Lent, Link, OpError, OpId, checksum};
 use crate::liveness::Life;
@@ -20,6 +21,9 @@ use crate::{FabricError, Loss, clock};
 const FOR_ITSELF: Duration = Duration::from_secs(1);
 /// The same for one that moves others' operations on.
 const FOR_OTHERS: Duration = Duration::from_millis(100);
+
+/// Frames between lanes are passed on so often before their thread goes on with its own business.
+const ROUNDS: u32 = 8;
 
 /// Why a copy was not made.
 #[derive(Debug)]
@@ -116,6 +120,8 @@ pub(crate) struct Lanes {
     pub(crate) neighbours: Option<Arc<Neighbours>>,
     pub(crate) onesided: Arc<OneSided>,
     pub(crate) parker: Arc<dyn Parker>,
+    /// Where some ranks have no link of their own.
+    pub(crate) switch: Option<Arc<Switch>>,
     /// Threads of the program that wait, and so move everything on, in the lower half; how often one began to, in the upper.
     pollers: AtomicU64,
     /// Peers rely on answers at any time.
@@ -129,10 +135,12 @@ impl Lanes {
         neighbours: Option<Arc<Neighbours>>,
         onesided: Arc<OneSided>,
         parker: Arc<dyn Parker>,
+        switch: Option<Arc<Switch>>,
     ) -> Lanes {
-        let demanding = lanes.iter().flatten().any(|lane| lane.wire.is_demanding());
+        // Others rely on what is passed on.
+        let demanding = switch.is_some() || lanes.iter().flatten().any(|lane| lane.wire.is_demanding());
         let lanes = lanes.into_iter().map(|lane| lane.map(Mutex::new)).collect();
-        Lanes { lanes, life, neighbours, onesided, parker, pollers: AtomicU64::new(0), demanding }
+        Lanes { lanes, life, neighbours, onesided, parker, switch, pollers: AtomicU64::new(0), demanding }
     }
 
     /// A thread of the program begins to wait.
@@ -250,7 +258,16 @@ impl Lanes {
         }
         // Looked at before the frames, so that all that came before the loss is taken.
         let losses = self.life.count();
-        let moved = match lane.wire.pump(&mut lane.link, lent) {
+        if let Some(switch) = &self.switch {
+            switch.heed(&self.life);
+            switch.load(rank, &mut lane.link);
+        }
+        let moved = lane.wire.pump(&mut lane.link, lent);
+        let moved = moved.and_then(|moved| match &self.switch {
+            Some(switch) => switch.unload(rank, &mut lane.link).map(|()| moved),
+            None => Ok(moved),
+        });
+        let moved = match moved {
             Ok(moved) => moved,
             Err(broken) => {
                 self.fail(rank, lane, broken);
@@ -289,7 +306,33 @@ impl Lanes {
             };
             moved |= self.pump(rank, lane, &mut Lent::Nothing, None, None).0;
         }
+        self.pass_on();
         moved
+    }
+
+    /// Moves everything on if others rely on what is passed on: a program whose waits are all short looks at nothing else.
+    pub(crate) fn pump_for_others(&self) {
+        if self.switch.is_some() {
+            self.pump_all();
+        }
+    }
+
+    /// Moves the lanes on for which other lanes have something, while they take it. To be called with no lane locked,
+    /// after any was.
+    #[inline]
+    pub(crate) fn pass_on(&self) {
+        let Some(switch) = &self.switch else { return };
+        for _ in 0..ROUNDS {
+            let mut moved = false;
+            for rank in switch.waited_for() {
+                if let Some(lane) = self.lock(rank) {
+                    moved |= self.pump(rank, lane, &mut Lent::Nothing, None, None).0;
+                }
+            }
+            if !moved {
+                break;
+            }
+        }
     }
 
     /// Moves every lane on once, also those that other threads are at: links that have broken are known then.
@@ -347,13 +390,33 @@ impl Lanes {
         (0..self.lanes.len() as u32).filter_map(|rank| self.lock(rank)).any(|mut lane| lane.is_leaving())
     }
 
+    /// Whether frames are still to go out to ranks to which others lead.
+    pub(crate) fn is_leaving_far(&self) -> bool {
+        let far = (0..self.lanes.len() as u32).filter(|rank| self.is_far(*rank));
+        far.filter_map(|rank| self.lock(rank)).any(|mut lane| lane.is_leaving())
+    }
+
     /// Tells all peers that nothing more comes.
     pub(crate) fn close(&self) {
-        for rank in 0..self.lanes.len() as u32 {
+        self.close_those(|_| true);
+    }
+
+    /// Tells it to those of them alone to which others lead.
+    pub(crate) fn close_far(&self) {
+        self.close_those(|rank| self.is_far(rank));
+    }
+
+    fn close_those(&self, of: impl Fn(u32) -> bool) {
+        for rank in (0..self.lanes.len() as u32).filter(|rank| of(*rank)) {
             if let Some(mut lane) = self.lock(rank) {
                 lane.link.close();
             }
         }
+    }
+
+    /// Whether other ranks lead to this one.
+    pub(crate) fn is_far(&self, rank: u32) -> bool {
+        self.switch.as_ref().is_some_and(|switch| switch.is_far(rank))
     }
 
     /// Ends the links on which something is still to be sent, so that memory which peers were offered can go: they see

@@ -31,19 +31,22 @@ pub mod model;
 mod muster;
 mod onesided;
 mod options;
+mod probe;
 mod progress;
 mod providers;
 pub mod recorder;
 mod regroup;
 #[cfg(test)]
 mod tests;
+mod topology;
 mod wait;
 mod window;
 
 pub use bootstrap::{
     Coordinator, JoinConfig, JoinError, LossCause, LostRank, Regroup, RegroupError, Secret, Session, SessionError,
 };
-pub use driver::device::{DeviceError, Need, Needs, RailEnd, RailInfo, needs, usable};
+pub use driver::device::{DeviceError, Need, Needs, RailEnd, RailInfo, RailState, RailStatus, needs, usable};
+pub use driver::relay::Relayed;
 pub use engine::{LABEL as TAG_LABEL, Rights};
 pub use error::{FabricError, LinkKind, Loss, OpName};
 pub use fabric::{Fabric, StartError};
@@ -55,7 +58,9 @@ pub use messages::Operation;
 pub use muster::Muster;
 pub use onesided::{Batch, InvalidKey, Remote, RemoteKey, Shared};
 pub use options::{DEFAULT_POOL, DEFAULT_SILENCE, DEFAULT_TIMEOUT, FabricOptions, Flow, OptionsError, PollPolicy};
+pub use probe::RailProbe;
 pub use providers::{Cables, Providers, Tcp};
 pub use recorder::{Action, Recorder, Running, What};
 pub use regroup::RecoveryError;
+pub use topology::TopologyError;
 pub use window::Window;

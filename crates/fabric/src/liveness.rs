@@ -159,6 +159,13 @@ impl Life {
         let _ = self.recorder.set(recorder);
     }
 
+    /// Something that happens rarely, for the record.
+    pub(crate) fn note(&self, event: &'static str, rank: u32, text: &str) {
+        if let Some(recorder) = self.recorder.get() {
+            recorder.note(event, 0, Some(rank), text);
+        }
+    }
+
     /// Changes with every loss.
     #[inline]
     pub(crate) fn count(&self) -> u32 {

@@ -90,6 +90,8 @@ impl Fabric {
             match lane.wire.push(&header, data) {
                 Ok(true) => {
                     lane.link.eager_sent();
+                    drop(lane);
+                    self.inner.lanes.pass_on();
                     return Ok(());
                 }
                 Ok(false) => {}
@@ -184,6 +186,7 @@ impl Fabric {
             let (_, lane) = lanes.pump(rank, lane, &mut Lent::Nothing, Some(op), None);
             let done = lane.link.is_done(op);
             drop(lane);
+            lanes.pass_on();
             if !done {
                 self.inner.progress.need();
             }
@@ -226,8 +229,10 @@ impl Fabric {
         let outcome = lane.link.poll(op, lent);
         if outcome.is_ready() && lane.link.has_answers() {
             // It made room that the peer may wait for.
-            drop(lanes.pump(rank, lane, lent, None, until));
+            lane = lanes.pump(rank, lane, lent, None, until).1;
         }
+        drop(lane);
+        lanes.pass_on();
         outcome
     }
 

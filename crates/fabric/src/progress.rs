@@ -98,6 +98,7 @@ impl Shared {
             // Between two calls of a program that waits in most of them nobody does: whoever took over there would be in its way.
             if self.lanes.was_polled(&mut entries) {
                 self.nap(Some(NAP));
+                self.lanes.pump_for_others();
                 continue;
             }
             let moved = self.lanes.pump_all();

@@ -28,6 +28,7 @@ pub struct Tcp {
 }
 
 /// Which of this rank's devices lead to which other rank, where each cable joins two hosts (Thunderbolt): names of devices by
-/// rank of the launch, in order of preference. This rank's own entry is empty.
+/// rank of the launch, in order of preference; empty for this rank itself and where no cable joins the two. Such ranks talk over
+/// others, if a path leads there ([`Fabric::path`](crate::Fabric::path)).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cables(pub Vec<Vec<String>>);

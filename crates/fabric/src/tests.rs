@@ -340,7 +340,7 @@ fn whoever_ends_the_operation_of_another_thread_wakes_it() {
     let with = |frames: Vec<Vec<u8>>| {
         let life = Arc::new(Life::new(2, Box::new(Counting::default())));
         let lane = Lane::new(Link::new(config), Box::new(Canned(frames)));
-        Lanes::new(vec![None, Some(lane)], life, None, alone(), counting.clone())
+        Lanes::new(vec![None, Some(lane)], life, None, alone(), counting.clone(), None)
     };
     let message = || {
         let mut bytes = Link::new(config).eager(3, 1).unwrap().to_vec();

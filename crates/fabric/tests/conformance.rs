@@ -80,6 +80,65 @@ impl Bench for Cabled {
     }
 }
 
+/// Two software devices, which both lead to every other rank.
+struct Rails(Profile);
+
+impl Bench for Rails {
+    fn name(&self) -> String {
+        format!("two rails {}", self.0)
+    }
+
+    fn providers(&self, _rank: u32) -> Result<Providers, String> {
+        let node = node()?;
+        let open = |_| SoftDevice::open(&node, self.0).map_err(|error| error.to_string());
+        let devices = (0..2).map(open).collect::<Result<Vec<_>, _>>()?;
+        let names: Vec<_> = devices.iter().map(|device| device.info().name.clone()).collect();
+        let cables = Some(Cables(vec![names; self.most_ranks() as usize]));
+        let devices = devices.into_iter().map(|device| -> Arc<dyn Device> { device }).collect();
+        Ok(Providers { devices, cables, ..Providers::default() })
+    }
+
+    fn options(&self, options: FabricOptions) -> FabricOptions {
+        FabricOptions { windows: false, ..options }
+    }
+
+    fn most_ranks(&self) -> u32 {
+        5
+    }
+}
+
+/// The software device, with one for each cable of a graph in which few ranks have one.
+struct Sparse {
+    profile: Profile,
+    name: &'static str,
+    edges: &'static [(u32, u32)],
+}
+
+/// Rank 0 is the one in the middle, which no case takes away.
+const STAR: &[(u32, u32)] = &[(0, 1), (0, 2), (0, 3), (0, 4), (0, 5)];
+const CHAIN: &[(u32, u32)] = &[(0, 1), (0, 2), (1, 3), (2, 4), (3, 5)];
+
+impl Bench for Sparse {
+    fn name(&self) -> String {
+        format!("{} {}", self.name, self.profile)
+    }
+
+    fn providers(&self, rank: u32) -> Result<Providers, String> {
+        let node = node()?;
+        let (mut devices, mut cables) = (Vec::<Arc<dyn Device>>::new(), vec![Vec::new(); 6]);
+        for (one, other) in self.edges.iter().filter(|(one, other)| [*one, *other].contains(&rank)) {
+            let device = SoftDevice::open(&node, self.profile).map_err(|error| error.to_string())?;
+            cables[(one + other - rank) as usize].push(device.info().name.clone());
+            devices.push(device);
+        }
+        Ok(Providers { devices, cables: Some(Cables(cables)), ..Providers::default() })
+    }
+
+    fn options(&self, options: FabricOptions) -> FabricOptions {
+        FabricOptions { windows: false, ..options }
+    }
+}
+
 /// The software device, by TCP, as if each rank were on a host of its own.
 struct Hosts {
     profile: Profile,
@@ -157,6 +216,27 @@ fn cables_infiniband() {
     run_some(&bench, &wanted, &mut |case, verdict| println!("{}: {case}: {verdict:?}", bench.name())).assert_passed();
 }
 
+/// Runs the cases of these themes, or all in the full tier.
+fn sparse(bench: &Sparse, themes: &[&str]) {
+    let full = std::env::var_os("FULMEN_TEST_TIER").is_some_and(|tier| tier == "full");
+    let wanted = |case: &str| (full || themes.iter().any(|theme| case.starts_with(theme))) && !MIDDLE.contains(&case);
+    run_some(bench, &wanted, &mut |case, verdict| println!("{}: {case}: {verdict:?}", bench.name())).assert_passed();
+}
+
+/// The rank in the middle dies in the one, so that the others are apart. In the other, a message is to come from a rank that dies
+/// right after: what is still on its way over others goes with it.
+const MIDDLE: [&str; 2] = ["regroup: twice in a row", "keys: a user's death does not keep the memory"];
+
+#[test]
+fn star_infiniband() {
+    sparse(&Sparse { profile: Profile::Infiniband, name: "star", edges: STAR }, &["one-sided", "keys", "regroup"]);
+}
+
+#[test]
+fn chain_thunderbolt() {
+    sparse(&Sparse { profile: Profile::Thunderbolt, name: "chain", edges: CHAIN }, &["messages", "order", "liveness"]);
+}
+
 #[test]
 fn tcp_infiniband() {
     run(&Hosts { profile: Profile::Infiniband, authority: None }).assert_passed();
@@ -178,6 +258,16 @@ fn tcp_sealed() {
         run_some(&bench, &wanted, &mut |case, verdict| println!("{}: {case}: {verdict:?}", bench.name()))
             .assert_passed();
     }
+}
+
+#[test]
+fn rails_infiniband() {
+    run(&Rails(Profile::Infiniband)).assert_passed();
+}
+
+#[test]
+fn rails_thunderbolt() {
+    run(&Rails(Profile::Thunderbolt)).assert_passed();
 }
 
 #[test]

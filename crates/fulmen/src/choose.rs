@@ -4,12 +4,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fulmen_fabric::{Cables, FabricOptions, Means, Muster, Providers, usable};
+use fulmen_fabric::{Cables, FabricOptions, Means, Muster, Providers, StartError, usable};
 use fulmen_reach::Node;
 use fulmen_soft::{Profile, SoftDevice};
 use fulmen_system::OpenError;
 use fulmen_verbs::Device;
 
+use crate::network::probe::WORD;
 use crate::network::{self, Network};
 use crate::{InitError, machine};
 
@@ -90,6 +91,10 @@ fn between_hosts(muster: &Muster<'_>, fabric: &mut FabricOptions, wish: &Wish) -
     fabric.windows = false;
     let own = rdma(fabric.port_wait.min(fabric.timeout / 2));
     let words = muster.all_gather(&own.as_ref().err().map_or(Vec::new(), Lack::to_bytes))?;
+    // One that does not ask for RDMA looks for ways for TCP already.
+    if let Some((rank, _)) = (0..).zip(&words).find(|(_, word)| word.first() == Some(&WORD)) {
+        return Err(StartError::Unlike { rank }.into());
+    }
     let lacks: Vec<_> = words.iter().map(|word| Lack::from_bytes(word)).collect();
     let lacking = (0_u32..).zip(&lacks).filter_map(|(rank, lack)| Some((rank, lack.as_ref()?)));
     // The first of those where it should work, if there is one.

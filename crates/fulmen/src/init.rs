@@ -57,7 +57,7 @@ pub enum InitError {
     },
     /// A variable is no address.
     #[error(
-        "FULMEN_ADDRESS is \"{0}\": give the IP address of this host by which the others reach it, such as 10.0.0.1"
+        "FULMEN_ADDRESS is \"{0}\": give the IP address of this host by which the others reach it, such as 10.0.0.1, or several with commas between, and `any` for all others that it has"
     )]
     Address(String),
     /// Other hosts do not reach this one by its address.
@@ -150,8 +150,10 @@ impl Options {
                 .map(|(_, means)| means)
                 .ok_or_else(|| InitError::Variable { name, value: value.escape_debug().collect(), expected }),
         };
+        let (addresses, any) = lookup(network::ADDRESS).as_deref().map(network::parse).transpose()?.unwrap_or_default();
         let network = Network {
-            address: lookup(network::ADDRESS).as_deref().map(network::parse).transpose()?,
+            addresses,
+            any,
             trusted: one_of(
                 "FULMEN_TRUSTED_RAIL",
                 [("1", true), ("0", false)],
@@ -277,7 +279,7 @@ mod tests {
     fn what_the_network_is_like_is_read() {
         let options = with(&[("FULMEN_ADDRESS", "10.0.0.1"), ("FULMEN_TRUSTED_RAIL", "1"), ("FULMEN_REQUIRE", "rdma")]);
         let options = options.unwrap();
-        let network = Network { address: Some(IpAddr::from([10, 0, 0, 1])), trusted: true, apart: false };
+        let network = Network { addresses: vec![IpAddr::from([10, 0, 0, 1])], any: false, trusted: true, apart: false };
         assert_eq!((options.network, options.require_rdma), (network, true));
         let options = with(&[("FULMEN_TRUSTED_RAIL", "0"), ("FULMEN_REQUIRE", "")]).unwrap();
         assert_eq!((options.network, options.require_rdma), (Network::default(), false));

@@ -6,6 +6,10 @@
 mod failures;
 #[path = "hosts/networks.rs"]
 mod networks;
+#[path = "hosts/onesided.rs"]
+mod onesided;
+#[path = "hosts/paths.rs"]
+mod paths;
 #[path = "hosts/program.rs"]
 mod program;
 #[path = "hosts/world.rs"]

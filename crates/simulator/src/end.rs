@@ -161,6 +161,7 @@ impl End {
                     self.flying.push_back((op, range.end));
                     work.push(Work::Chunk(bytes));
                 }
+                Posting::Part { .. } => unreachable!("no link of a simulation has several channels"),
             }
         }
         // In the order in which they are posted, so that each chunk meets its own.

@@ -19,6 +19,7 @@ use crate::datagrams::Datagrams;
 use crate::directory::Directory;
 use crate::domain::{Domain, DomainHandle};
 use crate::layout::directory as at;
+use crate::network::scout::Scout;
 use crate::network::{Door, Network, Place};
 use crate::pair::{Driven, Pair};
 use crate::progress::{self, Progress};
@@ -180,6 +181,21 @@ impl SoftDevice {
     /// # Errors
     /// [`OpenError`].
     pub fn open_as(node: &Node, options: SoftOptions) -> Result<Arc<dyn Device>, OpenError> {
+        Ok(Arc::new(SoftDevice { core: SoftDevice::open_core(node, options)? }))
+    }
+
+    /// Opens a device as `options` say, and gives a scout, which asks devices at other addresses where they are; `None` for a device
+    /// that is not on the network.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open_with_scout(node: &Node, options: SoftOptions) -> Result<(Arc<dyn Device>, Option<Scout>), OpenError> {
+        let core = SoftDevice::open_core(node, options)?;
+        let scout = core.network.clone().map(Scout::new);
+        Ok((Arc::new(SoftDevice { core }), scout))
+    }
+
+    fn open_core(node: &Node, options: SoftOptions) -> Result<Arc<DeviceCore>, OpenError> {
         let (profile, limits) = (options.profile, options.limits);
         check("queue pairs", limits.queue_pairs.into(), at::PAIR_SLOTS as u64)?;
         check("memory regions", limits.memory_regions.into(), at::KEY_SLOTS as u64)?;
@@ -243,7 +259,7 @@ impl SoftDevice {
             let door: Weak<dyn Door> = core;
             network.start(door).map_err(started)?;
         }
-        Ok(Arc::new(SoftDevice { core }))
+        Ok(core)
     }
 }
 

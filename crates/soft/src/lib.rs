@@ -83,6 +83,7 @@ mod vm;
 mod wire;
 
 pub use device::{OpenError, SoftDevice};
+pub use network::scout::{Scout, ScoutError};
 pub use options::{Addressing, NetworkOptions, SoftOptions};
 pub use profile::{Profile, UnknownProfile};
 pub use vm::process_vm_check;

@@ -17,6 +17,7 @@ mod error;
 pub(crate) mod hello;
 mod line;
 mod listen;
+pub(crate) mod scout;
 #[allow(unsafe_code)]
 mod socket;
 mod stream;

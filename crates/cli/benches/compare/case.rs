@@ -126,6 +126,15 @@ impl FromStr for Memory {
     }
 }
 
+/// What carries the data from rank to rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Over {
+    /// Whatever a contender takes between processes of one machine.
+    Machine,
+    /// TCP on the loopback interface, as if every rank were on a host of its own.
+    Tcp,
+}
+
 /// Reads `8`, `4K`, `64M`, `1G` (powers of 1024).
 pub fn parse_size(text: &str) -> Result<usize, String> {
     let unreadable = || format!("'{text}' is no size: write bytes, or a number with K, M or G");

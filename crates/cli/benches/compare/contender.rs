@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{
     Settings,
-    case::{Memory, Op},
+    case::{Memory, Op, Over},
     record::{self, Record},
     ucx,
 };
@@ -25,11 +25,16 @@ const GRACE: Duration = Duration::from_secs(5);
 /// What a contender runs.
 pub enum Kind {
     Floor(PathBuf),
-    Fulmen(PathBuf),
-    /// An MPI library's launcher with its arguments, and the program compiled for it.
+    /// The command, and what it is told after the operation.
+    Fulmen {
+        program: PathBuf,
+        arguments: &'static [&'static str],
+    },
+    /// An MPI library's launcher with its arguments and variables, and the program compiled for it.
     Mpi {
         launcher: PathBuf,
         arguments: Vec<&'static str>,
+        variables: &'static [(&'static str, &'static str)],
         program: PathBuf,
     },
     /// UCX's own benchmark.
@@ -51,9 +56,18 @@ impl Contender {
         Ok(Contender { name: "floor".into(), version: None, kind: Kind::Floor(program) })
     }
 
-    pub fn fulmen() -> Self {
-        let program = PathBuf::from(env!("CARGO_BIN_EXE_fulmen"));
-        Contender { name: "Fulmen".into(), version: None, kind: Kind::Fulmen(program) }
+    /// Fulmen; over TCP both as plain as its peers are, and sealed, as it is unless told otherwise.
+    pub fn fulmen(over: Over) -> Vec<Self> {
+        let of = |name: &str, arguments| {
+            let program = PathBuf::from(env!("CARGO_BIN_EXE_fulmen"));
+            Contender { name: name.into(), version: None, kind: Kind::Fulmen { program, arguments } }
+        };
+        match over {
+            Over::Machine => vec![of("Fulmen", &[])],
+            Over::Tcp => {
+                vec![of("Fulmen", &["--device", "tcp", "--trusted-rail"]), of("Fulmen sealed", &["--device", "tcp"])]
+            }
+        }
     }
 
     pub fn is_peer(&self) -> bool {
@@ -64,7 +78,7 @@ impl Contender {
     /// nothing else that is measured here.
     pub fn takes_part(&self, op: Op) -> bool {
         match self.kind {
-            Kind::Fulmen(_) => true,
+            Kind::Fulmen { .. } => true,
             Kind::Ucx(_) => op.is_one_sided(),
             Kind::Floor(_) | Kind::Mpi { .. } => !op.is_one_sided(),
         }
@@ -83,12 +97,13 @@ impl Contender {
                 command.args(["--ranks", &ranks, "--cpus", &cpus, "--seconds", &seconds]);
                 records = run(command)?;
             }
-            Kind::Fulmen(program) => {
+            Kind::Fulmen { program, arguments } => {
                 for size in sizes {
                     let mut command = Command::new(program);
                     // A round trip's half is what `fulmen bench` calls latency.
                     let name = if op == Op::P2p { "latency" } else { op.name() };
                     command.args(["bench", name, "-n", &ranks, "--dtype", "f32", "--memory", memory.name(), "--json"]);
+                    command.args(*arguments);
                     if !op.has_one_size() {
                         let bytes = size.to_string();
                         command.args(["--min", &bytes, "--max", &bytes]);
@@ -97,14 +112,14 @@ impl Contender {
                 }
             }
             Kind::Ucx(program) => return ucx::measure(program, settings, op, sizes),
-            Kind::Mpi { launcher, arguments, program } => {
-                let memories: &[&str] = match (op, memory) {
-                    (Op::Barrier, _) | (_, Memory::Plain) => &["plain"],
-                    (_, Memory::Registered) => &["plain", "shared"],
+            Kind::Mpi { launcher, arguments, variables, program } => {
+                let memories: &[&str] = match (op, memory, settings.over) {
+                    (Op::Barrier, ..) | (_, Memory::Plain, _) | (.., Over::Tcp) => &["plain"],
+                    (_, Memory::Registered, Over::Machine) => &["plain", "shared"],
                 };
                 for memory in memories {
                     let mut command = Command::new(launcher);
-                    command.args(arguments).args(["-n", &ranks]).arg(program);
+                    command.envs(variables.iter().copied()).args(arguments).args(["-n", &ranks]).arg(program);
                     command.args(["--op", op.name(), "--memory", memory, "--sizes", &list(sizes)]);
                     command.args(["--seconds", &seconds, "--cpus", &cpus]);
                     records.extend(run(command)?);

@@ -1,7 +1,8 @@
 //! The floor, Fulmen and its peers side by side, in one paired run.
 //!
 //! ```text
-//! cargo bench -p fulmen-cli --bench compare -- [--rounds 7] [--ops p2p,all-reduce] [--sizes 8,4K,64K] [--ranks 2] [--quick]
+//! cargo bench -p fulmen-cli --bench compare -- [--rounds 7] [--ops p2p,all-reduce] [--sizes 8,4K,64K] [--ranks 2] [--over tcp]
+//!     [--quick]
 //! ```
 //!
 //! How it measures:
@@ -21,6 +22,8 @@
 //! - One-sided operations (put, get, put-latency, fetch-add, compare-swap) have no floor; their peer is UCX ([`ucx`]).
 //! - For registered memory a peer may use whichever of its two memories is faster: its own shared windows
 //!   (`MPI_Win_allocate_shared`) or plain memory.
+//! - `--over tcp` has everybody take TCP on the loopback interface, as if ranks were on different hosts. Fulmen takes part twice,
+//!   plain as its peers are and sealed; there is no floor.
 //!
 //! The floor ([`floor`]) shares memory by hand, so this target contains unsafe code, each block with the reason why it is sound;
 //! the command itself (the crate's binary) forbids it.
@@ -41,7 +44,7 @@ use std::{io::Write, process::ExitCode};
 use anyhow::ensure;
 use clap::{Parser, Subcommand};
 
-use case::{Memory, Op, parse_size};
+use case::{Memory, Op, Over, parse_size};
 use contender::Contender;
 
 /// Compares Fulmen with the floor and with its peers.
@@ -62,6 +65,9 @@ struct Cli {
     /// Where the users' buffers lie.
     #[arg(long, value_delimiter = ',', default_value = "registered,plain")]
     memory: Vec<Memory>,
+    /// What carries the data.
+    #[arg(long, value_enum, default_value = "machine")]
+    over: Over,
     /// Ranks, 2 to 8.
     #[arg(long, default_value_t = 2)]
     ranks: usize,
@@ -101,6 +107,7 @@ struct Settings {
     ops: Vec<Op>,
     sizes: Vec<usize>,
     memories: Vec<Memory>,
+    over: Over,
     ranks: usize,
     cpus: Vec<usize>,
     /// The budget of a case in one turn.
@@ -143,6 +150,7 @@ fn settings(cli: &Cli) -> anyhow::Result<Settings> {
         ops: if cli.ops.is_empty() { Op::ALL.to_vec() } else { cli.ops.clone() },
         sizes,
         memories: cli.memory.clone(),
+        over: cli.over,
         ranks: cli.ranks,
         cpus,
         seconds: if cli.quick { 0.01 } else { 0.1 },
@@ -156,11 +164,14 @@ fn compare(cli: &Cli) -> anyhow::Result<()> {
         ensure!(known.contains(&name.as_str()), "--skip names '{name}'; there are {}", known.join(", "));
     }
     let skipped = |name: &str| cli.skip.iter().any(|skip| skip == name || (skip == "peers" && name != "fulmen"));
-    let mut contenders = vec![Contender::floor()?];
+    let mut contenders = match cli.over {
+        Over::Machine => vec![Contender::floor()?],
+        Over::Tcp => Vec::new(),
+    };
     if !skipped("fulmen") {
-        contenders.push(Contender::fulmen());
+        contenders.extend(Contender::fulmen(cli.over));
     }
-    contenders.extend(peers::find(&cli.peer, &skipped));
+    contenders.extend(peers::find(&cli.peer, cli.over, &skipped));
     contenders.extend(ucx::find(&skipped));
     // Children inherit this binding; each then binds its ranks to single processors of it.
     platform::pin(&settings.cpus)?;

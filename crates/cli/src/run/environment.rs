@@ -118,6 +118,7 @@ impl Job {
             first: host.first,
             count: host.count,
             directory: bytes(self.directory.as_os_str()),
+            own: self.own,
             program: self.program.iter().map(|word| bytes(word)).collect(),
             env: cross(&env),
             program_env: cross(&self.program_env),
@@ -143,7 +144,8 @@ impl Job {
             set("FULMEN_PROFILE", profile.name().to_owned());
         }
         if let Some(own) = own {
-            set("FULMEN_ADDRESS", own.to_string());
+            // By it the host is reached in any case; others that lead there are looked for.
+            set("FULMEN_ADDRESS", format!("{own},any"));
         }
         if let Some(cables) = cables {
             set("FULMEN_CABLES", cables_variable(cables));

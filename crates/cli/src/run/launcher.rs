@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, getpid, kill_process};
 
 use super::control::{self, Event, limit_of};
-use super::hosts::Bridge;
+use super::hosts::{Bridge, Shelf};
 use super::rank::Rank;
 use super::records::{self, Asked, Records, WRITING};
 use super::relay::Relay;
@@ -30,6 +30,9 @@ const SETTLE: Duration = Duration::from_secs(5);
 /// How long a supervisor may take to end after its rank was killed. It gives up on its own before; only one that was stopped
 /// or hangs inside the system takes longer, and is killed then.
 const ABANDON: Duration = Duration::from_secs(60);
+
+/// How long other hosts may take to bring their ranks' records when the run has failed.
+const BRINGING: Duration = Duration::from_secs(30);
 
 /// How often adopted processes are looked through while they vanish.
 const LOOK: Duration = Duration::from_millis(20);
@@ -459,11 +462,21 @@ impl Launcher {
     pub fn finish_output(mut self) -> io::Result<u8> {
         tracing::debug!(seconds = self.began.elapsed().as_secs_f64(), "all ranks have ended");
         let failed = self.code.is_some_and(|code| code != 0) && self.asked.is_none();
+        // What is left of their ranks' output comes before their end.
+        for bridge in &self.bridges {
+            bridge.finish(failed.then(|| Shelf::new(self.records.directory())));
+        }
+        let late = Instant::now() + BRINGING;
+        while failed && self.end_early.is_none() && !self.bridges.iter().all(Bridge::has_brought) {
+            if Instant::now() >= late {
+                self.relay.say("the records of ranks on other hosts did not all come: look for them there");
+                break;
+            }
+            self.pause(records::LOOK)?;
+        }
         if let Some(message) = self.records.finish(failed) {
             self.relay.say(&message);
         }
-        // What is left of their ranks' output comes before their end.
-        self.bridges.iter().for_each(|bridge| bridge.finish(failed));
         self.relay.finish();
         let mut ended = false;
         while !ended {

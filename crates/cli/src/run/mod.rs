@@ -38,7 +38,7 @@ use crate::verbs::{self, DropIn};
 use hosts::{HostError, Hosts, HostsError, Place};
 
 pub use control::now;
-pub use hosts::{HOST, helper};
+pub use hosts::{HOST, Options as HostOptions, helper};
 pub use processes::recorders;
 pub use records::{Asked, LOOK};
 pub use relay::Reader;
@@ -87,7 +87,7 @@ const TIMED_OUT: u8 = 124;
 ///
 /// With --hosts or --hostfile, ranks run on other machines too, which ssh reaches without asking; this program is there at the same
 /// path (or --remote-fulmen), in the same version, and so are the program and the working directory. All hosts are reached before a
-/// rank is started. FULMEN_ADDRESS is a rank's host as others reach it. Other variables go along with --env, and Fulmen's own do
+/// rank is started. FULMEN_ADDRESS begins with the address by which others reach a rank's host. Other variables go along with --env, and Fulmen's own do
 /// without it. When this command is killed, or its connection to a host breaks, the ranks there are killed.
 ///
 /// Exit code: 0 when all ranks succeed, else that of the rank that failed first (128 + signal for a signal), 124 when the
@@ -115,7 +115,7 @@ pub struct Args {
     #[arg(long, value_name = "DIR")]
     workdir: Option<PathBuf>,
     /// Run a program that uses libibverbs over the software RDMA device.
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["hosts", "hostfile"])]
     verbs: bool,
     #[command(flatten)]
     verbs_options: verbs::Options,
@@ -180,6 +180,8 @@ pub struct Job {
     pub restart: u32,
     /// How long a rank may be silent before it counts as lost.
     pub silence: Duration,
+    /// Whether the ranks are this program itself, on each host that which is there.
+    pub own: bool,
     /// The file to execute.
     pub path: PathBuf,
     /// The program's name and its arguments.
@@ -233,6 +235,7 @@ impl Job {
             grace: GRACE,
             restart: 0,
             silence,
+            own: true,
             path,
             program,
             directory: PathBuf::new(),
@@ -427,6 +430,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         grace,
         restart,
         silence,
+        own: false,
         path,
         program,
         directory,

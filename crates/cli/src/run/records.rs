@@ -1,9 +1,9 @@
 //! Where the ranks of a run write their records, and what becomes of them.
 
 use std::collections::{BTreeSet, HashMap};
-use std::fs;
-use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -71,6 +71,14 @@ impl Records {
         Asked::ask(recorders)
     }
 
+    /// The records that were written since the run began, in the order of their names.
+    pub fn written(&self) -> Vec<PathBuf> {
+        let now = files(&self.directory);
+        let mut written: Vec<PathBuf> = changed(&self.before, &now).into_iter().map(Path::to_owned).collect();
+        written.sort();
+        written
+    }
+
     /// After the run: what to tell about the records. Those of a run that did not fail go, unless somebody asked for them.
     pub fn finish(&self, failed: bool) -> Option<String> {
         let written = ranks(&changed(&self.before, &files(&self.directory)));
@@ -129,6 +137,24 @@ fn files(directory: &Path) -> HashMap<PathBuf, u64> {
         .filter_map(|path| Some((fs::symlink_metadata(&path).ok()?.ino(), path)))
         .map(|(ino, path)| (path, ino))
         .collect()
+}
+
+/// Puts a record that came from elsewhere into a directory, as its rank would have.
+pub fn put(directory: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'.';
+    if !name.bytes().all(is_plain) || rank_of(Path::new(name)).is_none() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{name:?} is no name of a record")));
+    }
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+    // What a rank did is nobody else's to read or to replace.
+    if fs::metadata(directory)?.uid() != geteuid().as_raw() {
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, "it belongs to somebody else"));
+    }
+    // Whoever reads the directory finds whole files only.
+    let passing = directory.join(format!(".{name}.{}", getpid().as_raw_nonzero()));
+    let _ = fs::remove_file(&passing);
+    let done = File::create_new(&passing).and_then(|mut file| file.write_all(bytes));
+    done.and_then(|()| fs::rename(&passing, directory.join(name))).inspect_err(|_| drop(fs::remove_file(&passing)))
 }
 
 /// The rank in the name of a record: `rank-3-0123456789abcdef.jsonl`.

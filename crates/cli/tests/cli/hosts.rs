@@ -59,10 +59,10 @@ fn each_rank_knows_its_place_on_its_host() {
     let ended = Fake::new(WORKS).ranks(&["--hosts", "b:2,localhost:1,c"], script).end();
     assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""));
     let expected = [
-        "[0] 0/4 0/2 127.0.0.2 127.0.0.1",
-        "[1] 1/4 1/2 127.0.0.2 127.0.0.1",
-        "[2] 2/4 0/1 127.0.0.1 127.0.0.1",
-        "[3] 3/4 0/1 127.0.0.2 127.0.0.1",
+        "[0] 0/4 0/2 127.0.0.2,any 127.0.0.1",
+        "[1] 1/4 1/2 127.0.0.2,any 127.0.0.1",
+        "[2] 2/4 0/1 127.0.0.1,any 127.0.0.1",
+        "[3] 3/4 0/1 127.0.0.2,any 127.0.0.1",
     ];
     assert_eq!(ended.sorted(), expected);
 }

@@ -10,6 +10,7 @@ mod ending;
 mod environment;
 mod hosts;
 mod kill;
+mod links;
 mod meet;
 mod output;
 mod plan;

@@ -5,7 +5,8 @@ use std::process::Command;
 use fulmen_testbed::{Bed, Host, Link, Net, Ssh};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::{Ended, FULMEN, Running, start, wait_until};
+use crate::support::{Ended, FULMEN, Running, fulmen, start, wait_until};
+use crate::trace::{ROLE, told};
 
 /// The launcher's host, and others with a server.
 struct Hosts {
@@ -75,10 +76,10 @@ fn ranks_run_on_hosts_and_meet_at_the_launcher() {
     let [b, c] = [0, 1].map(|other| hosts.net.address(&hosts.others[other]));
     let a = hosts.net.address(&hosts.launcher);
     let expected = [
-        format!("[0] 0/4 0/2 b {b} {a}"),
-        format!("[1] 1/4 1/2 b {b} {a}"),
-        format!("[2] 2/4 0/1 a {a} {a}"),
-        format!("[3] 3/4 0/1 c {c} {a}"),
+        format!("[0] 0/4 0/2 b {b},any {a}"),
+        format!("[1] 1/4 1/2 b {b},any {a}"),
+        format!("[2] 2/4 0/1 a {a},any {a}"),
+        format!("[3] 3/4 0/1 c {c},any {a}"),
     ];
     assert_eq!(ended.sorted(), expected);
 }
@@ -119,6 +120,34 @@ fn endings_signals_and_limits_are_those_of_one_machine() {
     let stubborn = "trap '' TERM; while :; do sleep 1000; done";
     let ended = hosts.end(hosts.ranks(&["--hosts", "b,c", "--timeout", "6", "--grace", "0.2"], stubborn));
     assert_eq!(ended.code, Some(124), "{}", ended.err);
+}
+
+#[test]
+fn what_ranks_did_last_comes_to_the_launcher_when_the_run_fails() {
+    let Some(hosts) = Hosts::or_skip("records over ssh", 2) else { return };
+    let runtime = tempfile::tempdir().expect("a directory");
+    let own = std::env::current_exe().expect("this test's file");
+    let role = format!("{ROLE}=late");
+    let args = ["--hosts", "b:2,c", "--env", &role, "--", own.to_str().expect("its name")];
+    let program = ["--exact", "trace::a_rank", "--nocapture", "--test-threads=1"];
+    let mut command = hosts.command(&[&args[..], &program].concat());
+    command.env("XDG_RUNTIME_DIR", runtime.path());
+    let ended = hosts.end(start(command));
+    assert_eq!(ended.code, Some(3), "{}{}", ended.out, ended.err);
+    // Once, and by the launcher.
+    assert_eq!(ended.err.matches("last operations of").count(), 1, "{}", ended.err);
+    assert!(ended.err.contains("the last operations of 3 ranks are in "), "{}", ended.err);
+    let directory = told(&ended);
+    assert!(directory.starts_with(runtime.path().to_str().expect("its name")), "{directory}");
+    let mut names: Vec<String> = std::fs::read_dir(&directory)
+        .expect("the directory")
+        .map(|entry| entry.expect("an entry").file_name().into_string().expect("its name"))
+        .collect();
+    names.sort();
+    assert_eq!(names.len(), 3, "{names:?}");
+    assert!((0..3).zip(&names).all(|(rank, name)| name.starts_with(&format!("rank-{rank}-"))), "{names:?}");
+    let merged = fulmen(&["trace", &directory]).end();
+    assert_eq!(merged.code, Some(0), "{}{}", merged.out, merged.err);
 }
 
 #[test]
@@ -216,4 +245,25 @@ fn a_host_that_is_cut_off_is_lost_and_ends_its_ranks() {
         host.processes().iter().filter(|pid| is_rank(pid)).count()
     };
     wait_until("the ranks of both hosts to end", || hosts.others.iter().all(|host| ranks(host) == 0));
+}
+
+#[test]
+fn links_between_hosts_are_named_by_their_interfaces() {
+    let Some(hosts) = Hosts::or_skip("links between hosts over ssh", 2) else { return };
+    let mut command = hosts.launcher.command(FULMEN);
+    command.args(["links", "--json", "--ssh-option", "-F", "--ssh-option"]).arg(hosts.ssh.config());
+    command.args(["--device", "tcp", "--hosts", "b,localhost,c"]);
+    let rows = crate::links::rows(&hosts.end(start(command)));
+    let named = |end: &serde_json::Value, host: &Host| {
+        assert_eq!(end["device"], hosts.net.device(host));
+        assert_eq!(end["address"], hosts.net.address(host).to_string());
+    };
+    let order = [&hosts.others[0], &hosts.launcher, &hosts.others[1]];
+    assert_eq!(rows.len(), 3, "{rows:?}");
+    for (row, (from, to)) in rows.iter().zip([(0, 1), (0, 2), (1, 2)]) {
+        assert_eq!((&row["from"], &row["to"], &row["kind"]), (&from.into(), &to.into(), &"tcp-sealed".into()));
+        named(&row["cable"]["from"], order[from]);
+        named(&row["cable"]["to"], order[to]);
+        assert_eq!((&row["from_host"], &row["to_host"]), (&["b", "a", "c"][from].into(), &["b", "a", "c"][to].into()));
+    }
 }

@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::support::{Ended, FULMEN, LIMIT, Running, fulmen, start, wait_until};
 
 /// Says what a rank that a test starts is to do.
-const ROLE: &str = "TRACE_TEST_ROLE";
+pub const ROLE: &str = "TRACE_TEST_ROLE";
 
 /// The rank that does something else than all others.
 const ODD: u32 = 2;
@@ -75,7 +75,7 @@ fn ranks(list: &Value) -> Vec<u64> {
 }
 
 /// The directory in the message of a run that failed.
-fn told(ended: &Ended) -> String {
+pub fn told(ended: &Ended) -> String {
     let line = ended.messages().into_iter().find(|line| line.contains("fulmen trace ")).unwrap_or_default().to_owned();
     let (_, directory) = line.split_once("fulmen trace ").unwrap_or_else(|| panic!("no directory in {}", ended.err));
     directory.to_owned()

@@ -40,7 +40,7 @@ fn the_model_says_what_an_all_reduce_posts() {
     let wire = Wire::new(&FabricOptions::default(), &info).unwrap();
     for ranks in [2, 3, 4] {
         let counts = Mutex::new(Vec::new());
-        let providers = |node| {
+        let providers = |_, node| {
             let count = Arc::new(Count::default());
             let device = Counted::over(SoftDevice::open(&node, Profile::Thunderbolt).unwrap(), &count);
             counts.lock().unwrap().push(count);

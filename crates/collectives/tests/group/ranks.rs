@@ -14,18 +14,18 @@ pub const LONG: Duration = Duration::from_secs(120);
 
 /// Runs `body` on `size` ranks that map one another's memory, or have devices of a profile.
 pub fn start<T: Send>(size: u32, profile: Option<Profile>, body: impl Fn(Fabric) -> T + Sync) -> Vec<T> {
-    let providers = |node: Node| {
+    let providers = |_, node: Node| {
         let devices = profile.map(|profile| SoftDevice::open(&node, profile).unwrap());
         Providers { node: Some(node), devices: devices.into_iter().collect(), ..Providers::default() }
     };
     start_with(size, profile.is_none(), providers, body)
 }
 
-/// Runs `body` on `size` ranks that map one another's memory, or have what is given with a node.
+/// Runs `body` on `size` ranks that map one another's memory, or have what is given with a rank and its node.
 pub fn start_with<T: Send>(
     size: u32,
     windows: bool,
-    providers: impl Fn(Node) -> Providers + Sync,
+    providers: impl Fn(u32, Node) -> Providers + Sync,
     body: impl Fn(Fabric) -> T + Sync,
 ) -> Vec<T> {
     let secret = Secret::generate().unwrap();
@@ -39,7 +39,7 @@ pub fn start_with<T: Send>(
                 let config = JoinConfig { coordinator: coordinator_address, rank, size, secret, deadline: LONG };
                 let session = Session::join(&config).unwrap();
                 let options = FabricOptions { pool: 64 << 20, timeout: LONG, windows, ..FabricOptions::default() };
-                let providers = providers(Node::open().unwrap());
+                let providers = providers(rank, Node::open().unwrap());
                 body(Fabric::start(session, options, providers).unwrap())
             })
         };

@@ -8,7 +8,9 @@ use fulmen_kernels::{as_bytes, reduce_into};
 use fulmen_soft::Profile;
 use half::{bf16, f16};
 
-use crate::world::{Random, rounds, run_by_messages, run_group, run_over, run_over_cables, run_over_hosts};
+use crate::world::{
+    Random, rounds, run_by_messages, run_group, run_over, run_over_cables, run_over_chain, run_over_hosts,
+};
 
 /// A type of which tests make values.
 trait Sample: Element + Default {
@@ -398,6 +400,13 @@ fn all_kinds_of_plain_memory_are_data() {
         sum(group, &mut &mut array[1..]);
         assert_eq!((array, vector), ([2, 8], vec![4, 4]));
     });
+}
+
+#[test]
+fn random_operations_over_a_chain() {
+    for (size, profile) in [(3, Profile::Thunderbolt), (4, Profile::Infiniband)] {
+        run_over_chain(profile, size, |group| random_operations(group, 10));
+    }
 }
 
 #[test]

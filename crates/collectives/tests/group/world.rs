@@ -1,11 +1,13 @@
 //! Groups of ranks that are threads of this process.
 
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 
 use fulmen_collectives::Group;
 use fulmen_fabric::{Cables, Fabric, Providers, Tcp};
 use fulmen_reach::Node;
 use fulmen_soft::{NetworkOptions, Profile, SoftDevice, SoftOptions};
+use fulmen_verbs::Device;
 
 use crate::ranks::{start, start_with};
 
@@ -31,7 +33,7 @@ pub fn run_over<T: Send>(profile: Profile, size: u32, body: impl Fn(&Group) -> T
 
 /// Runs `body` on the group of `size` ranks, over devices of a profile: one for each pair.
 pub fn run_over_cables<T: Send>(profile: Profile, size: u32, body: impl Fn(&Group) -> T + Sync) -> Vec<T> {
-    let providers = |node| {
+    let providers = |_, node| {
         let devices: Vec<_> = (0..size).map(|_| SoftDevice::open(&node, profile).unwrap()).collect();
         let cables = devices.iter().map(|device| vec![device.info().name.clone()]).collect();
         Providers { devices, cables: Some(Cables(cables)), ..Providers::default() }
@@ -39,9 +41,23 @@ pub fn run_over_cables<T: Send>(profile: Profile, size: u32, body: impl Fn(&Grou
     start_with(size, false, providers, |fabric| body(&Group::new(fabric).unwrap()))
 }
 
+/// Runs `body` on the group of `size` ranks in a chain, over devices of a profile: one for each cable.
+pub fn run_over_chain<T: Send>(profile: Profile, size: u32, body: impl Fn(&Group) -> T + Sync) -> Vec<T> {
+    let providers = |rank: u32, node| {
+        let (mut devices, mut cables) = (Vec::<Arc<dyn Device>>::new(), vec![Vec::new(); size as usize]);
+        for peer in (0..size).filter(|peer| peer.abs_diff(rank) == 1) {
+            let device = SoftDevice::open(&node, profile).unwrap();
+            cables[peer as usize].push(device.info().name.clone());
+            devices.push(device);
+        }
+        Providers { devices, cables: Some(Cables(cables)), ..Providers::default() }
+    };
+    start_with(size, false, providers, |fabric| body(&Group::new(fabric).unwrap()))
+}
+
 /// Runs `body` on the group of `size` ranks, over devices of a profile by TCP, as if each rank were on a host of its own.
 pub fn run_over_hosts<T: Send>(profile: Profile, size: u32, body: impl Fn(&Group) -> T + Sync) -> Vec<T> {
-    let providers = |node: Node| {
+    let providers = |_, node: Node| {
         let mut network = NetworkOptions::new((Ipv4Addr::LOCALHOST, 0).into());
         // No other node has the same name.
         network.host = Some(*node.address().name());

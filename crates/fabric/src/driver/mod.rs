@@ -1,8 +1,9 @@
-//! What carries a fabric: memory that ranks share, or devices.
+//! What carries a fabric: memory that ranks share, devices, or other ranks.
 
 mod check;
 pub(crate) mod device;
 pub(crate) mod reach;
+pub(crate) mod relay;
 
 use std::time::{Duration, Instant};
 
@@ -65,6 +66,14 @@ pub(crate) trait Wire: Send {
     fn is_given_up(&self) -> bool {
         false
     }
+
+    /// The rails over which it goes, where it goes over devices.
+    fn rails(&self) -> Vec<device::RailStatus> {
+        Vec::new()
+    }
+
+    /// Has large messages to this rank come over this one of its rails only, or over all again.
+    fn restrict(&mut self, _rail: Option<usize>) {}
 
     /// What a device does for one-sided operations, if it does something.
     fn rdma(&mut self) -> Option<&mut device::Rdma> {

@@ -5,7 +5,6 @@
 //! it was to receive over the channel in fragments, and for all later ones. The sender waits to be asked: the receiver alone
 //! knows what has come.
 
-use super::Rendezvous;
 use super::link::{Control, Link};
 use super::ops::{Op, OpId, Recv, RecvPhase, Send, SendPhase};
 
@@ -60,7 +59,7 @@ impl Link {
     }
 
     pub(super) fn on_forsake(&mut self) -> Result<(), super::ProtocolError> {
-        if self.config.rendezvous != Rendezvous::Matched {
+        if !self.config.rendezvous.is_by_device() {
             return Err(super::ProtocolError::Malformed { what: "a Forsake where nothing is given up" });
         }
         self.fallback.forsaken = true;

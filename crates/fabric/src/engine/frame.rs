@@ -17,12 +17,15 @@
 //! | EagerFragment | tag; the receiver's operation if flag `MATCHED` | total (u64), offset (u64), the sender's operation (u64), bytes |
 //! | Rts | tag; the receiver's get if flag `MATCHED` | the sender's operation (u64), length (u64), key (u64), offset (u64), checksum of the message (u32; 0 if none is verified) |
 //! | Cts | the sender's operation | the receiver's operation (u64), bytes granted so far (u64) |
+//! | Grant | the sender's operation | the receiver's operation (u64), offset (u64), length (u64), rail (u32), its incarnation (u32) |
 //! | Fin | the sender's operation | length (u64) |
 //! | Cancel | the sender's operation | nothing |
 //! | Credit, Bye, Forsake | 0 | nothing |
+//! | Tell | 0 | up to 64 bytes for the peer's driver |
 //! | Requests | how many | requests, one behind the other |
 //! | Answers | how many | answers: the request's operation (u64), code (u8), value (u64) |
 //! | PutFragment | 0 | total (u64), offset (u64), the put's operation (u64), bytes |
+//! | Carried | source (u16), destination (u16), hops left (u8), 0 (u24) | a frame of theirs |
 //!
 //! A request of a [one-sided operation](super::onesided) is
 //!
@@ -47,6 +50,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::onesided::wire::{CounterBody, RequestBody};
+use super::stripes::Word;
 use super::{OpError, ProtocolError};
 
 /// Bytes with which every frame begins.
@@ -54,7 +58,10 @@ pub const PREFIX: usize = size_of::<Prefix>();
 /// Bytes of a fragment before its payload.
 pub const FRAGMENT_HEADER: usize = PREFIX + size_of::<FragmentBody>();
 /// Bytes of the longest header.
-pub const MAX_HEADER: usize = PREFIX + size_of::<RequestBody>() + size_of::<CounterBody>();
+pub const MAX_HEADER: usize = {
+    let request = size_of::<RequestBody>() + size_of::<CounterBody>();
+    PREFIX + if request > Word::MOST { request } else { Word::MOST }
+};
 
 /// The fragment or the offer belongs to an operation of the receiver that its header names.
 pub(super) const MATCHED: u8 = 1;
@@ -100,6 +107,16 @@ pub(super) struct CtsBody {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
+pub(super) struct GrantBody {
+    pub op: U64,
+    pub offset: U64,
+    pub len: U64,
+    pub rail: U32,
+    pub incarnation: U32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
 pub(super) struct FinBody {
     pub len: U64,
 }
@@ -120,6 +137,9 @@ pub(super) enum Kind {
     Answers = 10,
     PutFragment = 11,
     Forsake = 12,
+    Grant = 13,
+    Tell = 14,
+    Carried = 15,
 }
 
 impl Kind {
@@ -137,6 +157,9 @@ impl Kind {
             10 => Kind::Answers,
             11 => Kind::PutFragment,
             12 => Kind::Forsake,
+            13 => Kind::Grant,
+            14 => Kind::Tell,
+            15 => Kind::Carried,
             kind => return Err(ProtocolError::Kind { kind }),
         })
     }
@@ -254,6 +277,14 @@ impl Header {
         let body = body.as_bytes();
         bytes[PREFIX..PREFIX + body.len()].copy_from_slice(body);
         Header { bytes, len: PREFIX + body.len() }
+    }
+
+    /// A header, and bytes right behind it: no more than 64.
+    pub(super) fn with_bytes(prefix: Prefix, more: &[u8]) -> Header {
+        let mut header = Header::new(prefix, &());
+        header.bytes[header.len..header.len + more.len()].copy_from_slice(more);
+        header.len += more.len();
+        header
     }
 
     /// A header with two bodies.

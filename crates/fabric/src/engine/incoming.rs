@@ -8,7 +8,7 @@ use super::link::{Control, Inbound, Lent, Link};
 use super::matching::{Unexpected, UnexpectedBody, meets};
 use super::moves::Posting;
 use super::ops::{Named, Op, OpId, Recv, RecvPhase, Send, SendFor, SendPhase, Source, Target};
-use super::{OpError, Place, ProtocolError};
+use super::{OpError, Place, ProtocolError, Rendezvous};
 
 /// A fragment's header, checked by itself.
 pub(super) struct Fragment {
@@ -76,6 +76,9 @@ impl Link {
                 self.end_all(OpError::Left, false);
             }
             Kind::Forsake => self.on_forsake()?,
+            Kind::Grant => self.on_grant(word, frame)?,
+            Kind::Tell => self.on_tell(frame)?,
+            Kind::Carried => self.on_carried(word, frame)?,
             Kind::Credit => {}
         }
         if kind != Kind::Credit {
@@ -297,8 +300,13 @@ impl Link {
         let (to, granted) = (fields.op.get(), fields.granted.get());
         let Named::Live(op, Op::Send(send)) = self.ops.named(number) else { return Err(WRONG) };
         let Source::Offered { memory, .. } = &send.source else { return Err(WRONG) };
-        if self.config.rendezvous != super::Rendezvous::Matched {
-            return Err(ProtocolError::Malformed { what: "a Cts where the receiver copies" });
+        let takes = match self.config.rendezvous {
+            Rendezvous::Mapped => false,
+            Rendezvous::Matched => true,
+            Rendezvous::Striped => stream,
+        };
+        if !takes {
+            return Err(ProtocolError::Malformed { what: "a Cts where the receiver copies, or grants parts" });
         }
         let ignored = !stream && self.fallback.ignores_grants();
         let (before, sent) = match send.phase {
@@ -333,7 +341,8 @@ impl Link {
                 let len = send.source.len();
                 match (send.phase, status) {
                     (SendPhase::Offered, _) => {}
-                    (SendPhase::Moving { granted, fin: None, .. }, Status::Delivered) if granted == len => {}
+                    (SendPhase::Moving { granted, fin: None, .. }, Status::Delivered)
+                        if granted == len || granted > len && self.config.rendezvous == Rendezvous::Striped => {}
                     (SendPhase::Moving { fin: None, .. }, Status::Cancelled | Status::Failed) => {}
                     // The receiver has no use for the rest of a message that is going out in fragments: it is told that
                     // it ends here.
@@ -496,6 +505,6 @@ fn append(bytes: &mut Vec<u8>, frame: &(impl Incoming + ?Sized), header: usize) 
     frame.read(header, &mut bytes[before..]);
 }
 
-fn exactly(frame: &(impl Incoming + ?Sized), len: usize, what: &'static str) -> Result<(), ProtocolError> {
+pub(super) fn exactly(frame: &(impl Incoming + ?Sized), len: usize, what: &'static str) -> Result<(), ProtocolError> {
     if frame.len() == len { Ok(()) } else { Err(ProtocolError::Short { what, len: frame.len() }) }
 }

@@ -1,6 +1,7 @@
 use std::collections::VecDeque;
 use std::task::Poll;
 
+use super::carried::Carriage;
 use super::exports::Exports;
 use super::fallback::Fallback;
 use super::frame::Status;
@@ -9,6 +10,7 @@ use super::moves::Posting;
 use super::onesided::OneSided;
 use super::ops::{Op, OpId, Ops, Recv, RecvFor, RecvPhase, Send, SendFor, SendPhase, Source, Target};
 use super::outgoing::Queue;
+use super::stripes::{Part, Word};
 use super::{Config, OpError};
 
 /// Plain memory of the thread that moves the link on, for the operation that it waits for.
@@ -77,6 +79,12 @@ pub(super) enum Control {
         op: u64,
     },
     Forsake,
+    Grant {
+        op: u64,
+        to: OpId,
+        part: Part,
+    },
+    Tell(Word),
 }
 
 /// Where the fragments that come now belong.
@@ -111,7 +119,11 @@ pub struct Link {
     pub(super) control: VecDeque<Control>,
     pub(super) copies: VecDeque<OpId>,
     pub(super) postings: VecDeque<Posting>,
+    /// What the peer's driver has said to this end's.
+    pub(super) told: VecDeque<Word>,
     pub(super) one: OneSided,
+    /// Where this link carries frames of others.
+    pub(super) carriage: Option<Box<Carriage>>,
     /// The queue that is looked at first for the next frame.
     pub(super) turn: Queue,
     /// Frames that may still be sent.
@@ -158,7 +170,9 @@ impl Link {
             control: VecDeque::new(),
             copies: VecDeque::new(),
             postings: VecDeque::new(),
+            told: VecDeque::new(),
             one: OneSided::new(exports),
+            carriage: None,
             turn: Queue::Out,
             credits: config.credits,
             owed: 0,

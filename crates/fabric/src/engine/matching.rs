@@ -72,12 +72,12 @@ impl Link {
                 recv.phase = RecvPhase::Copying { peer_op, place, len, taken: false };
                 self.copies.push_back(op);
             }
-            (Rendezvous::Matched, Target::Memory { memory, direct: true }) if moves => {
+            (Rendezvous::Matched | Rendezvous::Striped, Target::Memory { memory, direct: true }) if moves => {
                 let memory = memory.slice(0..len as usize);
                 recv.phase = RecvPhase::Granted { peer_op, granted: 0, len, checksum: place.checksum };
                 self.postings.push_back(Posting::Receive { op, memory });
             }
-            (Rendezvous::Matched, _) => {
+            (Rendezvous::Matched | Rendezvous::Striped, _) => {
                 recv.phase = RecvPhase::Filling { got: 0, total: len };
                 recv.asked = true;
                 self.control.push_back(Control::Cts { op: peer_op, to: op, granted: 0, stream: true });

@@ -25,7 +25,9 @@
 //! - *Offered* ([`Source::Offered`]): an Rts says where the bytes are. When it has met its receive, they move with one copy:
 //!   [`Rendezvous::Mapped`], the receiver copies them out of the sender's memory and says Fin; [`Rendezvous::Matched`], the
 //!   receiver's driver posts receives for them, Cts grants what was posted, the sender's driver sends exactly as many bytes
-//!   in chunks of the same lengths on a channel of its own, and Fin comes from the receiver. Such a send ends with delivery,
+//!   in chunks of the same lengths on a channel of its own, and Fin comes from the receiver; [`Rendezvous::Striped`], the
+//!   same over several channels, each Grant of one part and for one of them, in any order of parts, and again for a part that
+//!   did not come. Such a send ends with delivery,
 //!   and when the sender's device holds the memory no longer. Where the receiver cannot have the bytes in this way (its
 //!   memory is not registered, or the channel of large moves [was given up](Link::give_up_moves)), its Cts asks for them as
 //!   a stream: they come in fragments, and the send ends well with the last of them, as that of an eager message does. It
@@ -35,6 +37,10 @@
 //!
 //! A rank puts into, gets out of and changes words of memory that its peer has [exported](Exports), without the peer's
 //! program. See [`onesided`].
+//!
+//! # Frames of others
+//!
+//! Where two ranks have no link of their own, other links [carry](Carried) their frames.
 //!
 //! # Credits
 //!
@@ -49,6 +55,7 @@
 //! An operation owns its memory ([`Exposed`](fulmen_memory::Exposed)) until its outcome. [`Link::cancel`] tells whether it
 //! was released at once. Bytes from the peer never decide about an allocation: what is kept is what has come.
 
+mod carried;
 pub mod checksum;
 mod exports;
 mod fallback;
@@ -63,9 +70,11 @@ pub mod onesided;
 mod ops;
 mod outgoing;
 mod reliable;
+mod stripes;
 #[cfg(test)]
 mod tests;
 
+pub use carried::Carried;
 pub use exports::{Exports, Rights};
 pub use frame::{FRAGMENT_HEADER, Header, Incoming, MAX_HEADER, PREFIX};
 pub use link::{Cancel, Lent, Link};
@@ -74,6 +83,7 @@ pub use onesided::{At, Atomic, Counter, Request};
 pub use ops::{OpId, Source, Target};
 pub use outgoing::{Body, Outgoing};
 pub use reliable::{Reliable, ReliableConfig, Verdict};
+pub use stripes::{Part, Word};
 
 /// The bits of a tag that say what a message is, and not which one.
 pub const LABEL: u64 = 0xff << 48;
@@ -88,6 +98,16 @@ pub enum Rendezvous {
     Mapped,
     /// Each send of a device meets a receive that was posted for it.
     Matched,
+    /// The same over several channels: the receiver says of each part over which one it is to come.
+    Striped,
+}
+
+impl Rendezvous {
+    /// Whether devices move messages.
+    #[must_use]
+    pub fn is_by_device(self) -> bool {
+        self != Rendezvous::Mapped
+    }
 }
 
 /// How a link is set up. The same at both ends.

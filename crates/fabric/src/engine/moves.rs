@@ -8,6 +8,7 @@ use fulmen_memory::Exposed;
 use super::frame::Status;
 use super::link::{Control, Lent, Link};
 use super::ops::{Op, OpId, Ops, Recv, RecvFor, RecvPhase, Send, SendPhase, Target};
+use super::stripes::Part;
 use super::{OpError, Place, checksum};
 
 /// Where a [`struct@Copy`] goes.
@@ -38,7 +39,7 @@ pub struct Copy {
 #[derive(Debug)]
 pub enum Posting {
     /// Post receives for the whole of `memory`, in chunks of the length that the drivers of both ends agree on, and say
-    /// [`Link::granted`] as far as they are posted, and [`Link::landed`] when all have completed.
+    /// [`Link::granted`] as far as they are posted (or [`Link::grant`] for each where the link is striped), and [`Link::landed`] when all have completed.
     Receive {
         /// The receive.
         op: OpId,
@@ -54,6 +55,17 @@ pub enum Posting {
         memory: Exposed,
         /// Those that are to go now.
         range: Range<u64>,
+    },
+    /// The same where the link is [striped](super::Rendezvous::Striped): send this part over its rail, as one SEND. The peer
+    /// has posted a receive for it there, unless the rail has failed since. Parts of one rail keep their order. The driver
+    /// says [`Link::parted`] when the device holds the memory no longer, whatever became of it.
+    Part {
+        /// The send.
+        op: OpId,
+        /// The part's bytes.
+        memory: Exposed,
+        /// Which they are, and over what they go.
+        part: Part,
     },
 }
 

@@ -6,8 +6,8 @@ use fulmen_memory::Exposed;
 use zerocopy::{Immutable, IntoBytes};
 
 use super::frame::{
-    ABORT, CtsBody, FRAGMENT_HEADER, FinBody, FragmentBody, Header, Kind, MATCHED, PREFIX, Prefix, RtsBody, STREAM,
-    Status,
+    ABORT, CtsBody, FRAGMENT_HEADER, FinBody, FragmentBody, GrantBody, Header, Kind, MATCHED, PREFIX, Prefix, RtsBody,
+    STREAM, Status,
 };
 use super::link::{Control, Lent, Link};
 use super::matching::EACH;
@@ -47,6 +47,8 @@ pub(super) enum Queue {
     Data,
     /// Requests of one-sided operations.
     Asks,
+    /// Frames of others.
+    Carried,
 }
 
 impl Queue {
@@ -55,7 +57,8 @@ impl Queue {
         match self {
             Queue::Out => Queue::Data,
             Queue::Data => Queue::Asks,
-            Queue::Asks => Queue::Out,
+            Queue::Asks => Queue::Carried,
+            Queue::Carried => Queue::Out,
         }
     }
 }
@@ -71,6 +74,8 @@ pub(super) enum Step {
     Send(Queue, Option<SendPhase>),
     /// So many requests.
     Asks(usize),
+    /// A frame of others.
+    Carried,
 }
 
 impl Link {
@@ -95,7 +100,8 @@ impl Link {
         if let Some(frame) = self.queued_frame(lent) {
             return Some(frame);
         }
-        let idle = self.out.is_empty() && self.control.is_empty() && !self.one.has_frames();
+        let carries = self.carriage.as_ref().is_some_and(|carriage| !carriage.is_idle());
+        let idle = self.out.is_empty() && self.control.is_empty() && !self.one.has_frames() && !carries;
         if self.closing && self.credits > 0 && idle {
             return Some(self.frame(Kind::Bye, 0, 0, &(), Body::Empty, Step::Bye));
         }
@@ -106,7 +112,7 @@ impl Link {
     /// A frame of one of the queues, each in its turn.
     fn queued_frame(&mut self, lent: &Lent<'_>) -> Option<Outgoing> {
         let first = self.turn;
-        for queue in [first, first.next(), first.next().next()] {
+        for queue in [first, first.next(), first.next().next(), first.next().next().next()] {
             let head = match queue {
                 // The end of a message that was given up lets the peer drop what it keeps of it, and is no message itself.
                 Queue::Out => self.out.front().filter(|op| {
@@ -121,7 +127,13 @@ impl Link {
                     }
                     None
                 }
-                Queue::Asks => None,
+                Queue::Carried if self.credits > RESERVE / 2 => {
+                    if let Some(frame) = self.carried_frame() {
+                        return Some(frame);
+                    }
+                    None
+                }
+                Queue::Asks | Queue::Carried => None,
             };
             if let Some(op) = head.copied()
                 && let Some(frame) = self.send_frame(queue, op, lent)
@@ -159,6 +171,10 @@ impl Link {
                 self.turn = Queue::Asks.next();
                 self.asks_sent(count);
             }
+            Step::Carried => {
+                self.turn = Queue::Carried.next();
+                self.carried_sent();
+            }
             Step::Send(queue, phase) => {
                 self.turn = queue.next();
                 self.sent_from(queue, phase);
@@ -172,6 +188,7 @@ impl Link {
             Queue::Out => self.out.front().copied(),
             Queue::Data => self.one.data.front().copied(),
             Queue::Asks => self.one.next_ask(),
+            Queue::Carried => None,
         };
         let op = op.expect("the frame came from the head of the queue");
         let Op::Send(send) = self.ops.get(op) else { unreachable!("only sends have such frames") };
@@ -185,7 +202,7 @@ impl Link {
             Queue::Asks => self.put_sent(before, phase),
             Queue::Out if !more => drop(self.out.pop_front()),
             Queue::Data if !more => drop(self.one.data.pop_front()),
-            Queue::Out | Queue::Data => {}
+            Queue::Out | Queue::Data | Queue::Carried => {}
         }
     }
 
@@ -243,6 +260,20 @@ impl Link {
             Control::TakenBack { op } => {
                 let body = FinBody { len: 0.into() };
                 self.frame(Kind::Fin, Status::Cancelled as u8, op, &body, Body::Empty, step)
+            }
+            Control::Grant { op, to, part } => {
+                let body = GrantBody {
+                    op: to.to_u64().into(),
+                    offset: part.offset.into(),
+                    len: part.len.into(),
+                    rail: part.rail.into(),
+                    incarnation: part.incarnation.into(),
+                };
+                self.frame(Kind::Grant, 0, op, &body, Body::Empty, step)
+            }
+            Control::Tell(word) => {
+                let header = Header::with_bytes(self.prefix(Kind::Tell, 0, 0), word.as_bytes());
+                self.outgoing(header, Body::Empty, step)
             }
             Control::Forsake => self.frame(Kind::Forsake, 0, 0, &(), Body::Empty, step),
             Control::Cancel { op } => self.frame(Kind::Cancel, 0, op.to_u64(), &(), Body::Empty, step),
@@ -336,7 +367,7 @@ impl Link {
         self.frame(kind, flags, word, &fields, body, step)
     }
 
-    fn frame(
+    pub(super) fn frame(
         &self,
         kind: Kind,
         flags: u8,

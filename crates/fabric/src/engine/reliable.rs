@@ -22,6 +22,10 @@
 //! - The sender keeps frames in [`ReliableConfig::window`] slots until they are acknowledged, and sends them all again when
 //!   it is told that one is missing (once for each first missing frame) and when a timer runs out. The timer follows the
 //!   measured time of an answer and doubles with each turn, up to [`ReliableConfig::rto_most`].
+//! - Whose answer it is that comes to a frame that was sent twice cannot be told. But the answer took no longer than since the
+//!   frame first went: that bounds the timer from below until an answer is timed, else a link whose answers take longer than the
+//!   timer would never learn so. Until the first answer of all, a turn of the timer sends the oldest frame alone: it may well be
+//!   that nothing is lost, and the link is long.
 //! - If no frame is acknowledged for [`ReliableConfig::patience`] although all were sent again and again, the link is
 //!   [dead](Reliable::is_dead). Only the timer's turns count, so that a process that was itself stopped for long blames nobody.
 
@@ -98,6 +102,14 @@ pub enum Verdict {
     Malformed,
 }
 
+#[derive(Clone, Copy, Debug)]
+struct Timed {
+    frame: u32,
+    /// When it was first sent.
+    at: Duration,
+    is_once: bool,
+}
+
 /// One end of a link over a carrier that promises nothing.
 #[derive(Clone, Debug)]
 pub struct Reliable {
@@ -113,10 +125,12 @@ pub struct Reliable {
     timer: Option<Duration>,
     interval: Duration,
     waited: Duration,
-    /// A frame, sent once, and when: its answer is timed.
-    timed: Option<(u32, Duration)>,
+    /// The frame whose answer is timed.
+    timed: Option<Timed>,
     /// The time of an answer, smoothed, and how much it varies.
     answer: Option<(Duration, Duration)>,
+    /// What the last answer took at most, if it came to a frame that was sent more than once.
+    bound: Option<Duration>,
     /// The frame that is due, and the end of what has come.
     expected: u32,
     seen: u32,
@@ -152,6 +166,7 @@ impl Reliable {
             waited: Duration::ZERO,
             timed: None,
             answer: None,
+            bound: None,
             expected: first,
             seen: first,
             unanswered: 0,
@@ -221,7 +236,7 @@ impl Reliable {
             self.timer = Some(now + self.interval);
         }
         if self.timed.is_none() {
-            self.timed = Some((self.next, now));
+            self.timed = Some(Timed { frame: self.next, at: now, is_once: true });
         }
         self.next = self.next.wrapping_add(1);
         slot
@@ -284,11 +299,16 @@ impl Reliable {
             // What is behind was said before other acknowledgements that overtook it.
             return count == 0 || count > u32::MAX / 2;
         }
-        if let Some((timed, at)) = self.timed
-            && ack.wrapping_sub(timed).wrapping_sub(1) < count
+        if let Some(timed) = self.timed
+            && ack.wrapping_sub(timed.frame).wrapping_sub(1) < count
         {
             self.timed = None;
-            self.measure(now.saturating_sub(at));
+            let took = now.saturating_sub(timed.at);
+            if timed.is_once {
+                self.measure(took);
+            } else {
+                self.bound = Some(took);
+            }
         }
         self.unacked = ack;
         self.waited = Duration::ZERO;
@@ -311,7 +331,7 @@ impl Reliable {
         }
         if seen != ack && ack == self.unacked && self.in_flight() > 0 && self.hinted != Some(ack) {
             self.hinted = Some(ack);
-            self.send_all_again();
+            self.send_again(self.next);
         }
         Verdict::Acknowledgement
     }
@@ -359,17 +379,36 @@ impl Reliable {
             self.waited += self.interval;
             self.interval = (self.interval * 2).min(self.config.rto_most);
             self.timer = Some(now + self.interval);
-            self.send_all_again();
+            let is_heard = self.answer.is_some() || self.bound.is_some();
+            self.send_again(if is_heard { self.next } else { self.unacked.wrapping_add(1) });
         }
         let (from, to) = self.again?;
         self.again = Some((from.wrapping_add(1), to)).filter(|(from, to)| from != to);
         Some(self.slot(from))
     }
 
-    fn send_all_again(&mut self) {
-        self.again = Some((self.unacked, self.next)).filter(|(from, to)| from != to);
-        // Whose answer it is could not be told.
-        self.timed = None;
+    /// Sends all again that is not acknowledged: over another way than before.
+    pub fn resend(&mut self) {
+        self.send_again(self.next);
+    }
+
+    /// The slots of all frames that are not acknowledged, oldest first.
+    pub fn slots(&self) -> impl Iterator<Item = u32> + '_ {
+        (0..self.in_flight()).map(|at| self.slot(self.unacked.wrapping_add(at)))
+    }
+
+    /// For how long the timer has run without an answer.
+    #[must_use]
+    pub fn waited(&self) -> Duration {
+        self.waited
+    }
+
+    /// The frames up to this one.
+    fn send_again(&mut self, end: u32) {
+        self.again = Some((self.unacked, end)).filter(|(from, to)| from != to);
+        if let Some(timed) = &mut self.timed {
+            timed.is_once = false;
+        }
     }
 
     /// Whether an acknowledgement is to go alone, if no frame goes now.
@@ -405,6 +444,7 @@ impl Reliable {
     }
 
     fn measure(&mut self, time: Duration) {
+        self.bound = None;
         self.answer = Some(match self.answer {
             None => (time, time / 2),
             Some((mean, spread)) => ((mean * 7 + time) / 8, (spread * 3 + mean.abs_diff(time)) / 4),
@@ -413,8 +453,9 @@ impl Reliable {
 
     /// How long to wait for an answer, before any doubling.
     fn rto(&self) -> Duration {
-        let measured = self.answer.map_or(Duration::ZERO, |(mean, spread)| mean + spread * 4 + self.config.ack_delay);
-        measured.clamp(self.config.rto, self.config.rto_most)
+        let measured = self.answer.map_or(Duration::ZERO, |(mean, spread)| mean + spread * 4);
+        let at_most = self.bound.map_or(Duration::ZERO, |bound| bound + bound / 4);
+        (measured.max(at_most) + self.config.ack_delay).clamp(self.config.rto, self.config.rto_most)
     }
 }
 

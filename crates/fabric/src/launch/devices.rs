@@ -12,6 +12,7 @@ use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use super::LaunchError;
 use crate::Cables;
 use crate::bootstrap::MAX_RANKS;
+use crate::topology::Graph;
 
 /// The longest file that is read: names for 256 ranks take less.
 const LONGEST: u64 = 4 << 20;
@@ -76,6 +77,7 @@ impl Devices {
             };
             rows.push(check_row(rank, row, size)?);
         }
+        Graph::of_devices(&rows).map_err(|error| error.to_string())?;
         Ok(Devices { rows, address })
     }
 }
@@ -83,7 +85,11 @@ impl Devices {
 /// The row of one rank in a world of this size, out of a variable.
 pub(super) fn read_row(text: &str, rank: u32, size: u32) -> Result<Cables, String> {
     let row: Vec<Cell> = serde_json::from_str(text).map_err(|error| error.to_string())?;
-    check_row(rank as usize, row, size as usize).map(Cables)
+    let row = check_row(rank as usize, row, size as usize)?;
+    if size > 1 && row.iter().all(Vec::is_empty) {
+        return Err(format!("row {rank} names no device: a cable has to lead to some rank"));
+    }
+    Ok(Cables(row))
 }
 
 fn check_row(rank: usize, row: Vec<Cell>, size: usize) -> Result<Vec<Vec<String>>, String> {
@@ -97,11 +103,6 @@ fn check_row(rank: usize, row: Vec<Cell>, size: usize) -> Result<Vec<Vec<String>
         let names = &cell.0;
         if peer == rank && !names.is_empty() {
             return Err(format!("row {rank} names {} for rank {rank} itself: write null there", names.join(", ")));
-        }
-        if peer != rank && names.is_empty() {
-            return Err(format!(
-                "row {rank} names no device for rank {peer}: each two ranks need a cable, since links do not lead through a third"
-            ));
         }
         if let Some(at) = names.iter().position(|name| name.trim().is_empty()) {
             return Err(format!("name {at} in row {rank}, column {peer} is empty"));
@@ -252,13 +253,13 @@ pub(super) mod tests {
     fn cells_are_null_a_name_or_a_list() {
         let devices = read(
             r#"[[null, "rdma_en5", ["rdma_en6", "rdma_en7"]],
-                ["rdma_en5", null, "rdma_en4"],
-                [["rdma_en2"], "rdma_en3", []]]"#,
+                ["rdma_en5", null, []],
+                [["rdma_en2", "rdma_en3"], null, []]]"#,
         )
         .unwrap();
         assert_eq!((devices.size(), &devices.address), (3, &None));
         assert_eq!(devices.cables(0), Cables(vec![names(&[]), names(&["rdma_en5"]), names(&["rdma_en6", "rdma_en7"])]));
-        assert_eq!(devices.cables(2), Cables(vec![names(&["rdma_en2"]), names(&["rdma_en3"]), names(&[])]));
+        assert_eq!(devices.cables(2), Cables(vec![names(&["rdma_en2", "rdma_en3"]), names(&[]), names(&[])]));
     }
 
     #[test]
@@ -300,8 +301,9 @@ pub(super) mod tests {
             (r#"[[null, "a"]]"#, "row 0 has 2 cells for 1 ranks"),
             (r#"[[null, "a"], ["b"]]"#, "not square: row 1 has 1 cells for 2 ranks"),
             (r#"[["a", "b"], ["c", null]]"#, "names a for rank 0 itself"),
-            (r#"[[null, null], ["c", null]]"#, "row 0 names no device for rank 1"),
-            (r#"[[null, []], ["c", null]]"#, "row 0 names no device for rank 1"),
+            (r#"[[null, null], ["c", null]]"#, "rank 1 is to reach rank 0 by c, and rank 0 has no cable to rank 1"),
+            (r#"[[null, ["a", "b"]], ["c", null]]"#, "rank 0 has 2 cables to rank 1 (a, b), and rank 1 has 1 cable"),
+            (r#"[[null, null], [[], null]]"#, "no cable leads from rank 0 to rank 1"),
             (r#"[[null, " "], ["c", null]]"#, "is empty"),
             (r#"[[null, ["a", "a"]], ["c", null]]"#, "names a twice"),
             (r#"[[null, "a"], {"rdma": ["b", null]}]"#, "another kind"),
@@ -359,7 +361,8 @@ pub(super) mod tests {
 
         #[test]
         fn every_matrix_comes_back(size in 1usize..6, seed in any::<u64>()) {
-            let cell = |row: usize, column: usize| match (row == column, seed >> (row * 6 + column) & 1) {
+            let bit = |row: usize, column: usize| seed >> (row.min(column) * 6 + row.max(column)) & 1;
+            let cell = |row: usize, column: usize| match (row == column, bit(row, column)) {
                 (true, _) => serde_json::Value::Null,
                 (false, 0) => format!("d{row}{column}").into(),
                 (false, _) => vec![format!("d{row}{column}"), format!("e{row}{column}")].into(),

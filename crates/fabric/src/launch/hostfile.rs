@@ -373,13 +373,13 @@ mod tests {
 
     #[test]
     fn a_file_of_mlx_names_addresses_devices_and_variables() {
-        let hosts = r#"[{"ssh": "a", "ips": ["192.0.2.1", "192.0.2.9"], "rdma": [null, "rdma_en5"]},
+        let hosts = r#"[{"ssh": "a", "ips": ["192.0.2.1", "192.0.2.9"], "rdma": [null, ["rdma_en5", "rdma_en6"]]},
                         {"ssh": "me@b", "ips": [], "rdma": [["rdma_en4", "rdma_en3"], null], "more": {"x": 1}}]"#;
         let list = HostList::from_file(hosts).unwrap();
         let a = Listed { address: Some(IpAddr::from([192, 0, 2, 1])), ..host("a", Some(1)) };
         assert_eq!(list.hosts, [a, host("me@b", Some(1))]);
         let cables = list.cables.unwrap();
-        assert_eq!(cables[0], Cables(vec![vec![], vec!["rdma_en5".into()]]));
+        assert_eq!(cables[0], Cables(vec![vec![], vec!["rdma_en5".into(), "rdma_en6".into()]]));
         assert_eq!(cables_variable(&cables[1]), r#"[["rdma_en4","rdma_en3"],[]]"#);
         let whole = format!(r#" {{"backend": "jaccl", "envs": ["A=1", "B=x=y"], "hosts": {hosts}}}"#);
         let list = HostList::from_file(&whole).unwrap();

@@ -178,7 +178,7 @@ fn a_value_that_is_no_text_is_malformed() {
 #[test]
 fn jaccl_and_its_older_names() {
     let foreign = Foreign::new();
-    let (_folder, path) = file(r#"[[null, "en5"], [["en4", "en3"], null]]"#);
+    let (_folder, path) = file(r#"[[null, ["en5", "en6"]], [["en4", "en3"], null]]"#);
     let path = path.to_str().unwrap();
     let cables = Some(Cables(vec![vec!["en4".into(), "en3".into()], vec![]]));
     for (rank, devices, coordinator) in [

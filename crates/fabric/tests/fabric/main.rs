@@ -1,5 +1,6 @@
 //! Ranks with everything beneath them: the coordinator, nodes, shared memory, processes.
 
+mod bundles;
 mod counted;
 mod counting;
 mod devices;
@@ -11,6 +12,7 @@ mod messages;
 mod onesided;
 mod rails;
 mod recovery;
+mod relay;
 mod scripted;
 mod windows;
 mod world;

@@ -168,6 +168,18 @@ pub fn modest(profile: Profile, change: impl Fn(&mut Capabilities)) -> Arc<dyn D
     Scripted::over(device(profile)).info(|info| change(&mut info.capabilities)).device()
 }
 
+/// A rank of a world in which cables join these ranks alone, with a soft device for each of its cables.
+pub fn joined(profile: Profile, (rank, size): (u32, u32), edges: &[(u32, u32)]) -> Providers {
+    let node = Node::open().unwrap();
+    let (mut devices, mut cables) = (Vec::<Arc<dyn Device>>::new(), vec![Vec::new(); size as usize]);
+    for (one, other) in edges.iter().filter(|(one, other)| [*one, *other].contains(&rank)) {
+        let device = SoftDevice::open(&node, profile).unwrap();
+        cables[(one + other - rank) as usize].push(device.info().name.clone());
+        devices.push(device);
+    }
+    Providers { devices, cables: Some(Cables(cables)), ..Providers::default() }
+}
+
 /// A soft device for each other rank, of at most so many ranks, and the cables that say so.
 pub fn cabled(profile: Profile, ranks: u32) -> Providers {
     let node = Node::open().unwrap();

@@ -133,6 +133,23 @@ fn a_black_hole_is_an_error(what: What) {
     assert!(pairs.filter(|(from, to)| from != to).any(|(from, to)| world.net.counts(from, to).too_big > 0));
 }
 
+/// The coordinator reaches both and knows of nothing, and neither sends: all that can tell is the connection itself.
+fn who_only_receives_is_told(what: What) {
+    let plan = Plan { is_apart: true, silence: SILENCE, ..Plan::new(what, 2) };
+    let Some((world, ranks)) = at_work("a partition of the rail", plan) else { return };
+    let [a, b] = &world.hosts[..] else { unreachable!() };
+    world.net.partition(&[&[a], &[b]]);
+    let heard = ranks.into_iter().map(|mut rank| {
+        let failed = rank.hear("failed");
+        rank.ends();
+        failed
+    });
+    let heard: Vec<String> = heard.collect();
+    // Who finds out second may hear of it from the first, by way of the coordinator.
+    assert!(heard.iter().any(|failed| failed.contains("its other end is gone")), "{heard:?}");
+    assert!(heard.iter().all(|failed| failed.contains("was lost")), "{heard:?}");
+}
+
 /// Ranks that all reach the coordinator, and no longer each other.
 fn the_lesser_part_is_told() {
     let plan = Plan { then: "shrink", is_apart: true, silence: SILENCE, ..Plan::new(What::Work, 3) };
@@ -164,6 +181,11 @@ fn a_partition_of_the_rails_alone() {
     if is_full() {
         the_lesser_part_is_told();
     }
+}
+
+#[test]
+fn a_partition_between_receivers() {
+    who_only_receives_is_told(What::Receivers);
 }
 
 #[test]

@@ -32,6 +32,9 @@ fn a_rank() {
         What::Control => Seat::Control(join()),
         What::Work => Seat::Work(start()),
         What::SlowReader => return slow_reader(&start(), scale),
+        What::Paths => return paths(&start(), scale),
+        What::Receivers => return receiver(&start()),
+        What::OneSided => return crate::onesided::ranks(&start(), rounds.unwrap_or(1), scale),
     };
     say(&format!("joined {seat}"));
     let mut round = 0;
@@ -69,7 +72,7 @@ fn a_rank() {
     }
 }
 
-fn say(word: &str) {
+pub fn say(word: &str) {
     // The harness may have begun a line.
     println!("\n@{word}");
     std::io::stdout().flush().unwrap();
@@ -144,7 +147,7 @@ impl std::fmt::Display for Seat {
 }
 
 /// Bytes that tell whose they are, of which round, and their place.
-fn pattern(member: u32, round: u64, len: usize) -> Vec<u8> {
+pub fn pattern(member: u32, round: u64, len: usize) -> Vec<u8> {
     let seed = (u64::from(member) << 32 | round).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (0..len as u64).map(|at| (seed.wrapping_add(at.wrapping_mul(0x0100_0193)) >> 24) as u8).collect()
 }
@@ -229,6 +232,14 @@ fn work_round(group: &Group, round: u64, scale: usize) -> Result<(), CollectiveE
     group.barrier()
 }
 
+/// It sends nothing, so that nothing that it sends can fail.
+fn receiver(group: &Group) {
+    say("works");
+    let mut word = [0u8; 8];
+    let failed = group.recv(&mut word[..], 1 - group.rank(), 9).expect_err("nobody sends");
+    say(&format!("failed {failed}"));
+}
+
 /// Rank 1 has rank 0 wait with all that it sends, and works with rank 2 meanwhile.
 fn slow_reader(group: &Group, scale: usize) {
     const MESSAGES: u64 = 64;
@@ -254,6 +265,25 @@ fn slow_reader(group: &Group, scale: usize) {
                 assert!(come[..100] == pattern(1, turn, 100), "turn {turn}");
                 group.send(&pattern(2, turn, 100)[..], 1, 8).unwrap();
             }
+        }
+    }
+    group.barrier().unwrap();
+    say("done");
+}
+
+/// Both send a long message each way, out of registered memory, and look at every byte.
+fn paths(group: &Group, scale: usize) {
+    let (own, peer) = (group.rank(), 1 - group.rank());
+    let rail = group.fabric().rail(peer).expect("TCP has rails");
+    say(&format!("over {} {}", rail.here.device, rail.there.device));
+    for round in 0..2 {
+        let mut buffer = group.alloc::<u8>(scale).unwrap();
+        if u64::from(own) == round {
+            buffer.copy_from_slice(&pattern(own, round, scale));
+            group.send(&mut buffer, peer, 9).unwrap();
+        } else {
+            assert_eq!(group.recv(&mut buffer, peer, 9).unwrap(), scale);
+            assert!(buffer[..] == pattern(peer, round, scale)[..], "round {round}");
         }
     }
     group.barrier().unwrap();

@@ -31,6 +31,12 @@ pub enum What {
     Work,
     /// One of three receives late.
     SlowReader,
+    /// Two send each other long messages, and say what they go over.
+    Paths,
+    /// They work on one another's memory, and under a lock of the first one's.
+    OneSided,
+    /// Each of two waits for a word of the other one.
+    Receivers,
 }
 
 impl fmt::Display for What {
@@ -39,6 +45,9 @@ impl fmt::Display for What {
             What::Control => "control",
             What::Work => "work",
             What::SlowReader => "slow reader",
+            What::Paths => "paths",
+            What::OneSided => "one-sided",
+            What::Receivers => "receivers",
         })
     }
 }
@@ -47,7 +56,7 @@ impl FromStr for What {
     type Err = String;
 
     fn from_str(text: &str) -> Result<What, String> {
-        let all = [What::Control, What::Work, What::SlowReader];
+        let all = [What::Control, What::Work, What::SlowReader, What::Paths, What::OneSided, What::Receivers];
         all.into_iter().find(|what| what.to_string() == text).ok_or_else(|| text.to_owned())
     }
 }
@@ -62,6 +71,8 @@ pub struct Plan {
     pub link: Link,
     /// Whether ranks reach the coordinator by a network of its own.
     pub is_apart: bool,
+    /// Whether the ranks' hosts have a second network.
+    pub has_second: bool,
     /// When something fails: `shrink`, `rejoin` or nothing.
     pub then: &'static str,
     pub rounds: Option<u64>,
@@ -69,6 +80,10 @@ pub struct Plan {
     pub silence: Duration,
     /// The deadline of what ranks do.
     pub timeout: Duration,
+    /// More variables of the ranks.
+    pub env: &'static [(&'static str, &'static str)],
+    /// Whether hosts know one another by IPv6 addresses.
+    pub is_v6: bool,
 }
 
 impl Plan {
@@ -79,11 +94,14 @@ impl Plan {
             ranks_a_host: 1,
             link: Link::new(),
             is_apart: false,
+            has_second: false,
             then: "",
             rounds: None,
             scale: 1000,
             silence: PATIENT,
             timeout: LONG,
+            env: &[],
+            is_v6: false,
         }
     }
 }
@@ -97,6 +115,8 @@ pub struct World {
     coordinator: Serving,
     secret: Secret,
     apart: Option<Net>,
+    /// A second network between the ranks' hosts, if the plan has one.
+    pub second: Option<Net>,
     // Goes last.
     _bed: Bed,
 }
@@ -112,7 +132,9 @@ impl World {
             true => (bed.switch(&hosts, plan.link), Some(bed.direct(&all))),
             false => (bed.switch(&all, plan.link), None),
         };
-        let address = apart.as_ref().unwrap_or(&net).address(&launcher);
+        let second = plan.has_second.then(|| bed.switch(&hosts, plan.link));
+        let of_launcher = apart.as_ref().unwrap_or(&net);
+        let address = if plan.is_v6 { of_launcher.address6(&launcher) } else { of_launcher.address(&launcher) };
         let secret = Secret::generate().unwrap();
         let every = (plan.silence / 5).min(Duration::from_secs(2));
         let heartbeat = Heartbeat { every, silence: plan.silence };
@@ -120,7 +142,7 @@ impl World {
         let size = (plan.hosts * plan.ranks_a_host) as u32;
         let (at, of) = (SocketAddr::new(address, 0), secret.clone());
         let coordinator = launcher.run(|| Coordinator::bind(at, size, of, options).unwrap().serve().unwrap());
-        Some(World { plan, hosts, net, launcher, coordinator, secret, apart, _bed: bed })
+        Some(World { plan, hosts, net, launcher, coordinator, secret, apart, second, _bed: bed })
     }
 
     pub fn size(&self) -> u32 {
@@ -148,7 +170,8 @@ impl World {
             .env("FULMEN_SECRET_FD", "0")
             .env("FULMEN_TIMEOUT", self.plan.timeout.as_secs().to_string())
             .env("FULMEN_SILENCE", self.plan.silence.as_secs_f32().to_string())
-            .env("FULMEN_POOL", "16M");
+            .env("FULMEN_POOL", if self.plan.what == What::Paths { "160M" } else { "16M" })
+            .envs(self.plan.env.iter().copied());
         let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         process.stdin.take().unwrap().write_all(self.secret.to_hex().as_bytes()).unwrap();
         let output = BufReader::new(process.stdout.take().unwrap());

@@ -5,8 +5,6 @@ use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fulmen_reach::NodeAddress;
-
 use super::error::{Failure, Unreached};
 use super::hello::{Answer, Preamble, Request, VERSION, Verdict, Wish};
 use super::line::{Line, PROTOCOL, read_some};
@@ -23,6 +21,14 @@ const TRIES: u32 = 3;
 impl Network {
     /// Where the device at `peer` is, by its own word.
     pub(super) fn ask_place(&self, peer: SocketAddr, until: Instant) -> Result<Place, Unreached> {
+        match self.ask_whereabouts(peer, until)? {
+            answer if answer.host != self.host => Ok(Place::There),
+            Answer { node, .. } => node.map(Place::Here).ok_or(Unreached::Garbled(peer)),
+        }
+    }
+
+    /// What the device that goes by `peer` says of where it is.
+    pub(super) fn ask_whereabouts(&self, peer: SocketAddr, until: Instant) -> Result<Answer, Unreached> {
         let mut pause = Pause::until(until);
         let mut talk = self.call(peer, until)?;
         loop {
@@ -31,11 +37,7 @@ impl Network {
                 Verdict::Busy if pause.take() => {}
                 Verdict::Busy => return Err(Unreached::Busy(peer)),
                 Verdict::OtherProfile => return Err(Unreached::OtherProfile(peer)),
-                Verdict::Welcome { .. } if answer.host != self.host => return Ok(Place::There),
-                Verdict::Welcome { .. } => {
-                    let node: Option<NodeAddress> = answer.node;
-                    return node.map(Place::Here).ok_or(Unreached::Garbled(peer));
-                }
+                Verdict::Welcome { .. } => return Ok(answer),
                 _ => return Err(Unreached::Garbled(peer)),
             }
         }

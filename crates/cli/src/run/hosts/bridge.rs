@@ -24,6 +24,7 @@ use super::super::signals::{name, time_left};
 use super::connection::{Connection, Took, never_block};
 use super::error::why_lost;
 use super::flow::Flow;
+use super::parcel::Shelf;
 use super::protocol::{INPUT_WINDOW, ToHost, ToLauncher, event_with, signal_from_wire, signal_to_wire};
 
 /// Bytes of input that are read at once.
@@ -65,7 +66,7 @@ enum Command {
     Start(Remote),
     Pause(SyncSender<()>),
     Record,
-    Finish { failed: bool },
+    Finish(Option<Shelf>),
     Abandon,
     Quit,
 }
@@ -74,6 +75,7 @@ enum Command {
 struct Shared {
     why: Mutex<Option<String>>,
     recorded: AtomicBool,
+    brought: AtomicBool,
 }
 
 impl Bridge {
@@ -112,6 +114,7 @@ impl Bridge {
             silent: Duration::ZERO,
             clock: None,
             finishing: false,
+            shelf: None,
         };
         let thread = thread::Builder::new().name("host".to_string()).spawn(move || worker.run())?;
         Ok(Bridge { name, pid, commands, wake, shared, thread: Some(thread) })
@@ -146,9 +149,14 @@ impl Bridge {
         self.shared.recorded.load(Ordering::SeqCst)
     }
 
-    /// All ranks have ended: has the host end, too.
-    pub fn finish(&self, failed: bool) {
-        self.tell(Command::Finish { failed });
+    /// All ranks have ended: has the host end, too. If the run has failed, its records come to the shelf first.
+    pub fn finish(&self, records: Option<Shelf>) {
+        self.tell(Command::Finish(records));
+    }
+
+    /// Whether the records of a run that has failed are there, or will never be.
+    pub fn has_brought(&self) -> bool {
+        self.shared.brought.load(Ordering::SeqCst)
     }
 
     /// Gives up a host that does not end its ranks.
@@ -211,6 +219,8 @@ struct Worker {
     /// The shortest way there and back so far, and how far the host's clock is ahead, in nanoseconds.
     clock: Option<(u64, i128)>,
     finishing: bool,
+    /// Where records go that the host brings.
+    shelf: Option<Shelf>,
 }
 
 impl Worker {
@@ -236,6 +246,7 @@ impl Worker {
         tracing::debug!(host = self.name, why, "the connection is over");
         *self.shared.why.lock().unwrap_or_else(PoisonError::into_inner) = why;
         self.shared.recorded.store(true, Ordering::SeqCst);
+        self.shared.brought.store(true, Ordering::SeqCst);
         for life in self.lives.values_mut() {
             life.tell(Report::now(Event::HostLost));
             life.control = None;
@@ -255,7 +266,7 @@ impl Worker {
                     Command::Start(rank) => {
                         let _ = (&rank.control).write_all(&Report::now(Event::HostLost).to_bytes());
                     }
-                    Command::Pause(_) | Command::Record | Command::Finish { .. } | Command::Abandon => {}
+                    Command::Pause(_) | Command::Record | Command::Finish(_) | Command::Abandon => {}
                 }
             }
             for flow in self.lives.values_mut().flat_map(|life| &mut life.output).chain([&mut self.words]) {
@@ -347,9 +358,10 @@ impl Worker {
                 let _ = done.try_send(());
             }
             Command::Record => self.connection.say(&ToHost::Record),
-            Command::Finish { failed } => {
+            Command::Finish(shelf) => {
                 self.finishing = true;
-                self.connection.say(&ToHost::Finish { failed });
+                self.connection.say(&ToHost::Finish { failed: shelf.is_some() });
+                self.shelf = shelf;
             }
             Command::Abandon => return Err(Over::For("it does not end its ranks".to_string())),
             Command::Quit => return Err(Over::Done),
@@ -392,6 +404,13 @@ impl Worker {
                 }
             }
             ToLauncher::Recorded => self.shared.recorded.store(true, Ordering::SeqCst),
+            ToLauncher::Record { name, bytes } => {
+                let Some(shelf) = &mut self.shelf else { return };
+                if let Err(why) = shelf.put(&name, &bytes) {
+                    tracing::warn!(host = self.name, why, "a record is not kept");
+                }
+            }
+            ToLauncher::NoRecords => self.shared.brought.store(true, Ordering::SeqCst),
             // They have been heard before, and mean nothing now.
             ToLauncher::Greeting { .. } | ToLauncher::Ready | ToLauncher::Refused { .. } => {}
         }

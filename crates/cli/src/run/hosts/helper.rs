@@ -24,6 +24,7 @@ use super::super::{RunError, processes};
 use super::bridge::{beat, nanos};
 use super::connection::never_block;
 use super::flow::Flow;
+use super::parcel::Parcel;
 use super::protocol::{
     self, Incoming, OUTPUT_WINDOW, Stream, ToHost, ToLauncher, event_with, signal_from_wire, signal_to_wire,
 };
@@ -68,6 +69,7 @@ pub fn helper() -> anyhow::Result<ExitCode> {
         looked_at: Instant::now(),
         paused: false,
         finish: None,
+        parcel: None,
         lost: false,
     };
     helper.say(&ToLauncher::Greeting { connection: std::env::var("SSH_CONNECTION").ok() });
@@ -127,6 +129,8 @@ struct Helper {
     paused: bool,
     /// The run is over; whether it has failed.
     finish: Option<bool>,
+    /// The records that are still to be brought to the launcher.
+    parcel: Option<Parcel>,
     /// A supervisor was killed, so that its orphans came here.
     lost: bool,
 }
@@ -173,7 +177,7 @@ impl Helper {
         self.pass_input();
         self.keep_time()?;
         self.flush()?;
-        let is_over = self.lives.is_empty() && self.out.is_empty();
+        let is_over = self.lives.is_empty() && self.out.is_empty() && self.parcel.is_none();
         match self.finish {
             Some(failed) if is_over => Err(Over::Done(failed)),
             _ => Ok(()),
@@ -319,7 +323,11 @@ impl Helper {
                     self.say(&ToLauncher::Recorded);
                 }
             }
-            ToHost::Finish { failed } => self.finish = Some(failed),
+            ToHost::Finish { failed } => {
+                self.finish = Some(failed);
+                let records = self.work.as_ref().filter(|_| failed).map(|work| &work.records);
+                self.parcel = records.map(Parcel::new);
+            }
         }
         Ok(())
     }
@@ -463,7 +471,17 @@ impl Helper {
 
     /// Sends what the system takes.
     fn flush(&mut self) -> Result<(), Over> {
-        while !self.out.is_empty() {
+        loop {
+            if self.out.is_empty() {
+                // One at a time: a host with many ranks has many of them.
+                let Some(parcel) = &mut self.parcel else { break };
+                let next = parcel.next();
+                if next.is_none() {
+                    self.parcel = None;
+                }
+                let message = next.map_or(ToLauncher::NoRecords, |(name, bytes)| ToLauncher::Record { name, bytes });
+                self.say(&message);
+            }
             match self.to.write(&self.out) {
                 Ok(count) => drop(self.out.drain(..count)),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -479,8 +497,9 @@ impl Helper {
         match over {
             Over::Unused => return Ok(ExitCode::FAILURE),
             Over::Done(failed) => {
-                if let Some(message) = self.work.as_ref().and_then(|work| work.records.finish(failed)) {
-                    say(&message);
+                // What it tells of, the launcher has.
+                if let Some(work) = &self.work {
+                    work.records.finish(failed);
                 }
                 return Ok(ExitCode::SUCCESS);
             }

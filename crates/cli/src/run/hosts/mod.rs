@@ -12,6 +12,7 @@ mod connection;
 mod error;
 mod flow;
 mod helper;
+mod parcel;
 mod place;
 mod protocol;
 mod work;
@@ -34,6 +35,7 @@ pub use connect::Stopped;
 pub use connection::Connection;
 pub use error::{HostError, UNREACHED};
 pub use helper::helper;
+pub use parcel::Shelf;
 pub use place::{Place, Placed, Placement, Where};
 pub use protocol::{Secret, Task, bytes};
 
@@ -49,10 +51,10 @@ const CONNECT: &str = "30";
 pub struct Options {
     /// Start the ranks on these hosts, over ssh: names, `user@name` or addresses, each with `:N` for N ranks. `localhost` is this
     /// machine.
-    #[arg(long, value_name = "HOST[:N],…", conflicts_with = "verbs")]
+    #[arg(long, value_name = "HOST[:N],…")]
     pub hosts: Option<String>,
     /// Take the hosts from a file: a host a line with `slots=N`, also OpenMPI's, MPICH's or mlx.launch's file.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["verbs", "hosts"])]
+    #[arg(long, value_name = "FILE", conflicts_with = "hosts")]
     pub hostfile: Option<PathBuf>,
     /// Start the ranks of a host that has this machine's own name without ssh, as those of `localhost`.
     #[arg(long)]

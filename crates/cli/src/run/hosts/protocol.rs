@@ -17,7 +17,7 @@ use super::super::control::Event;
 /// What comes before all else from the helper.
 const MARK: [u8; 16] = *b"\0FULMEN-HOST\r\n\x1a\0";
 /// The version of what follows.
-const PROTOCOL: u32 = 1;
+const PROTOCOL: u32 = 2;
 /// The version of this program.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// The longest version that is read.
@@ -31,6 +31,10 @@ const LONGEST: usize = 8 << 20;
 pub const OUTPUT_WINDOW: usize = 1 << 20;
 /// Bytes of standard input that the launcher may send before the rank's pipe has taken them.
 pub const INPUT_WINDOW: usize = 256 << 10;
+/// The longest record that is brought to the launcher, in bytes: less than the longest message.
+pub const LONGEST_RECORD: usize = 4 << 20;
+/// Most bytes of records that one host brings.
+pub const MOST_RECORDS: usize = 64 << 20;
 
 /// What to run on a host.
 #[derive(Debug, Serialize, Deserialize)]
@@ -41,6 +45,8 @@ pub struct Task {
     pub count: u32,
     /// The working directory.
     pub directory: Vec<u8>,
+    /// Whether the program is this one, wherever it is on the host.
+    pub own: bool,
     /// The program's name and arguments.
     pub program: Vec<Vec<u8>>,
     /// Variables of the ranks and of the processes that start them.
@@ -100,7 +106,7 @@ pub enum ToHost {
     Pause,
     /// Have the ranks write what they did last.
     Record,
-    /// All ranks of the run have ended; whether the run has failed.
+    /// All ranks of the run have ended; whether the run has failed: then the records come, before all else that follows.
     Finish { failed: bool },
 }
 
@@ -127,6 +133,10 @@ pub enum ToLauncher {
     Beat { echo: u64, at: u64 },
     /// The ranks have written their records, or have had time enough.
     Recorded,
+    /// A record of a rank of that host: the name of its file, and the whole of it.
+    Record { name: String, bytes: Vec<u8> },
+    /// There is no further one.
+    NoRecords,
 }
 
 /// Why what came is not understood.

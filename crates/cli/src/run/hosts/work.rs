@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::super::rank::{Kit, Rank};
 use super::super::records::{self, Asked, Records};
-use super::super::{RunError, check_descriptors, program};
+use super::super::{RunError, check_descriptors, processes, program};
 use super::connection::never_block;
 use super::flow::Flow;
 use super::protocol::Task;
@@ -42,7 +42,10 @@ pub fn begin(task: Task) -> anyhow::Result<Work> {
     std::env::set_current_dir(&directory)
         .map_err(|error| RunError::Directory { path: directory, reason: error.to_string() })?;
     let program: Vec<OsString> = task.program.into_iter().map(os).collect();
-    let path = program::find(program.first().map_or(OsStr::new(""), OsString::as_os_str))?;
+    let path = match task.own {
+        true => processes::own_program()?,
+        false => program::find(program.first().map_or(OsStr::new(""), OsString::as_os_str))?,
+    };
     check_descriptors(task.count, 0)?;
     let trace = task.trace.map(|trace| PathBuf::from(os(trace)));
     let records = Records::choose(trace.as_deref())?;

@@ -5,18 +5,17 @@ use std::time::Duration;
 
 use fulmen_memory::{ChunkRule, Region};
 use fulmen_reach::Doorbell;
-use fulmen_verbs::{
-    CompletionChannel, CompletionQueue, Device, DeviceInfo, ProtectionDomain, QueuePair, QueuePairInit, QueuePairKind,
-    QueuePairLimits, VerbsError,
-};
+use fulmen_verbs::{CompletionChannel, CompletionQueue, Device, DeviceInfo, ProtectionDomain, QueuePairKind};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::bring_up::{Course, End, Ends, Service};
+use super::bring_up::{Ends, Service};
+use super::bundle::{self, Bundle};
 use super::error::{DeviceError, call};
 use super::frames::{Frames, Guard};
-use super::hub::Hub;
+use super::hub::{Berth, Hub};
 use super::info::RailInfo;
+use super::maker::{Both, Maker};
 use super::memory::Registered;
 use super::moves::Moves;
 use super::needs::{ONE_SIDED, messages};
@@ -24,26 +23,36 @@ use super::offer::{Offer, Said};
 use super::places::Places;
 use super::plan::Plan;
 use super::port::Port;
-use super::rail::{Pairs, Parts, Rail};
+use super::rail::{self, Parts, Rail};
 use super::rdma::{self, Rdma, RdmaPairs, Registrar};
 use super::route;
+use super::track::{Track, TrackParts};
 use crate::bootstrap::Session;
+use crate::driver::Wire;
+use crate::driver::relay::Mesh;
 use crate::engine::{Config, Rights};
+use crate::liveness::Life;
 use crate::options::{FabricOptions, Flow};
+use crate::topology::Graph;
 use crate::{Cables, StartError};
 
 /// Rank `rank`'s ends of the links to all others.
 pub(crate) struct Rails {
     pub(crate) hub: Arc<Hub>,
     /// By rank.
-    pub(crate) rails: Vec<Option<(Config, Rail, RailInfo)>>,
+    pub(crate) rails: Vec<Option<Connected>>,
     /// How the pool is to be cut, so that each of its blocks lies in one registration of every device.
     pub(crate) rule: ChunkRule,
     /// The pool, for each device.
     pub(crate) registered: Vec<Arc<Registered>>,
     /// For memory that is shared later.
     pub(crate) registrar: Registrar,
+    /// Which ranks have no link, since no cable joins them, and what those between carry.
+    pub(crate) mesh: Mesh,
 }
+
+/// How the engine runs a link, what carries it, and what it ran over first.
+pub(crate) type Connected = (Config, Box<dyn Wire>, RailInfo);
 
 /// What links run over, as the program gave it.
 pub(crate) struct Given<'a> {
@@ -64,9 +73,12 @@ struct Adapter {
     asks: bool,
 }
 
-/// A link that is to be.
+/// A rail that is to be.
+#[derive(Clone)]
 struct Way {
     peer: u32,
+    /// Which of the link's.
+    rail: u8,
     /// The offers between which it runs.
     here: u32,
     there: u32,
@@ -78,14 +90,23 @@ struct Made {
     hub: Arc<Hub>,
     registered: Vec<Arc<Registered>>,
     registrar: Registrar,
-    links: Vec<(Way, Rail, Both)>,
+    /// By rank and rail.
+    links: Vec<Vec<Laid>>,
 }
 
-/// The queue pairs of a link, to be connected.
-struct Both {
-    pairs: Pairs,
-    rdma: Option<[Arc<dyn QueuePair>; 2]>,
+/// A rail that is to be connected.
+struct Laid {
+    way: Way,
+    maker: Arc<Maker>,
+    both: Both,
+    frames: Frames,
+    rdma: Option<Rdma>,
+    pool: Arc<Registered>,
+    entries: usize,
 }
+
+/// What this rank made for the others, by rank and rail.
+type AllEnds = Vec<Vec<Option<Ends>>>;
 
 /// Connects all ranks over their devices; the pool's memory is registered. Collective, two rounds. All that is left then is
 /// that everybody hears whether all succeeded; frames may be sent after that.
@@ -94,7 +115,7 @@ pub(crate) fn connect(
     given: &Given<'_>,
     pool: &Region,
     options: &FabricOptions,
-    bell: Doorbell,
+    (bell, life): (Doorbell, &Arc<Life>),
     left: impl Fn() -> Duration,
 ) -> Result<Rails, StartError> {
     let rank = session.rank();
@@ -103,47 +124,126 @@ pub(crate) fn connect(
     let (ports, said) = tell(session, look(session, given, patience), left())?;
     // Those that are given and not those that are used, so that a pool serves the next generation as well.
     let rule = given.devices.iter().fold(ChunkRule::NONE, |rule, device| rule.and(device.info().limits.registration));
-    let (made, ends) = tell(session, make(session, ports, &said, (pool, rule), options, bell), left())?;
+    let made = mesh(&said, given.cables.is_some(), &options.flow).and_then(|mesh| {
+        let (made, ends) = make(session, ports, (&said, &mesh), (pool, rule), options, bell)?;
+        Ok(((made, mesh), ends))
+    });
+    let ((made, mesh), ends) = tell(session, made, left())?;
     let Made { hub, registered, registrar, links } = made;
-    let mut rails: Vec<_> = (0..session.size()).map(|_| None).collect();
-    for (way, mut rail, both) in links {
-        let own = ends_for(&ends, rank, way.peer)?;
-        let theirs = ends_for(&ends, way.peer, rank)?;
-        let course = way.course(rank, &said);
-        theirs.check(course.there, way.peer)?;
-        course.bring_up(&*both.pairs.frames, (own.frames, theirs.frames), Service::MESSAGES)?;
-        let moves = |pair: &Arc<dyn QueuePair>| course.bring_up(&**pair, (own.moves, theirs.moves), Service::MESSAGES);
-        both.pairs.moves.iter().try_for_each(moves)?;
-        let one_sided = match (&both.rdma, own.rdma, theirs.rdma) {
+    let joint = Joint { rank, hub: &hub, ends: &ends, generation: session.generation(), options, life };
+    let rails = links.into_iter().map(|laid| joint.link(laid)).collect::<Result<_, _>>()?;
+    Ok(Rails { hub, rails, rule, registered, registrar, mesh })
+}
+
+/// What all links have in common.
+struct Joint<'a> {
+    rank: u32,
+    hub: &'a Arc<Hub>,
+    ends: &'a [AllEnds],
+    generation: u64,
+    options: &'a FabricOptions,
+    life: &'a Arc<Life>,
+}
+
+impl Joint<'_> {
+    /// Connects a link, if there is to be one.
+    fn link(&self, mut laid: Vec<Laid>) -> Result<Option<Connected>, StartError> {
+        let Some(first) = laid.first() else { return Ok(None) };
+        let (plan, flow) = (first.way.plan, &self.options.flow);
+        let peer = first.way.peer;
+        let (wire, info): (Box<dyn Wire>, _) = if plan.several {
+            let (bundle, info) = self.bundle(peer, laid)?;
+            (Box::new(bundle), info)
+        } else {
+            let (rail, info) = self.rail(laid.remove(0))?;
+            (Box::new(rail), info)
+        };
+        Ok(Some((plan.config(flow), wire, info)))
+    }
+
+    fn ends(&self, from: u32, to: u32, rail: u8) -> Option<Ends> {
+        *self.ends[from as usize].get(to as usize)?.get(usize::from(rail))?
+    }
+
+    fn rail(&self, laid: Laid) -> Result<(Rail, RailInfo), StartError> {
+        let Laid { way, maker, both, frames, mut rdma, pool, entries } = laid;
+        let own = self.ends(self.rank, way.peer, way.rail).ok_or(StartError::Garbled { rank: self.rank })?;
+        let theirs = self.ends(way.peer, self.rank, way.rail).ok_or(StartError::Garbled { rank: way.peer })?;
+        maker.bring_up(&both.pairs, &own, &theirs)?;
+        let course = maker.course();
+        match (&both.rdma, own.rdma, theirs.rdma) {
             (Some([out, into]), Some(own), Some(theirs)) => {
                 let verbs = Rights::from_bits_truncate(course.here.verbs);
                 course.bring_up(&**out, (own.0, theirs.1), Service::asks(&way.plan))?;
                 course.bring_up(&**into, (own.1, theirs.0), Service::is_asked(&way.plan, verbs))?;
-                true
             }
-            _ => {
-                rail.leave_rdma();
-                false
-            }
-        };
-        let carrier = both.pairs.frames.carrier();
-        rail.carried_by(carrier, &options.flow);
+            _ => rdma = None,
+        }
+        let info = maker.describe(&both.pairs, &own, &theirs, rdma.is_some());
+        let berth = Berth { peer: way.peer, rail: way.rail };
+        let mut rail = Rail::new(Parts {
+            berth,
+            info: info.clone(),
+            hub: self.hub.clone(),
+            pairs: both.pairs,
+            frames,
+            moves: Moves::new(pool.clone(), berth, &way.plan),
+            rdma,
+            registered: pool,
+            rendezvous: rail::rendezvous(&self.options.flow, info.carrier),
+            patience: self.options.silence,
+            entries,
+        });
         rail.open().map_err(|refused| course.unopened(&refused))?;
-        let info = RailInfo {
-            here: Course::end(course.here, own.frames.number),
-            there: Course::end(course.there, theirs.frames.number),
-            kind: way.plan.kind,
-            carrier,
-            mtu: way.plan.mtu,
-            one_sided,
-        };
-        rails[way.peer as usize] = Some((way.plan.config(&options.flow), rail, info));
+        Ok((rail, info))
     }
-    Ok(Rails { hub, rails, rule, registered, registrar })
-}
 
-fn ends_for(all: &[Vec<Option<Ends>>], from: u32, to: u32) -> Result<Ends, StartError> {
-    all[from as usize].get(to as usize).copied().flatten().ok_or(StartError::Garbled { rank: from })
+    /// A rail that one end has not made, or that does not connect, is not there at first; one has to be.
+    fn bundle(&self, peer: u32, laid: Vec<Laid>) -> Result<(Bundle, RailInfo), StartError> {
+        let mut tracks = Vec::with_capacity(laid.len());
+        let mut problem = None;
+        for laid in laid {
+            let rail = laid.way.rail;
+            let (Some(own), Some(theirs)) = (self.ends(self.rank, peer, rail), self.ends(peer, self.rank, rail)) else {
+                tracing::warn!(rank = peer, rail, "the other end has no room for this rail of the link");
+                continue;
+            };
+            let Laid { maker, both, frames, pool, entries, .. } = laid;
+            let connected = maker.bring_up(&both.pairs, &own, &theirs);
+            let info = maker.describe(&both.pairs, &own, &theirs, false);
+            let plan = maker.plan;
+            let parts = TrackParts { berth: Berth { peer, rail }, maker, info, frames, pool, entries };
+            let mut track = Track::new(parts);
+            let up = connected.and_then(|()| {
+                let opened = track.open(both.pairs);
+                opened.map_err(|refused| track.maker.course().unopened(&refused))
+            });
+            if let Err(cause) = up {
+                track.unconnected(cause.to_string());
+                problem.get_or_insert(cause);
+            }
+            if tracks.is_empty() {
+                track.frames.set_guard(Guard::new(&plan, self.generation, self.options.silence));
+            }
+            tracks.push(track);
+        }
+        let Some(info) = tracks.iter().find(|track| track.is_live()).map(|track| track.info.clone()) else {
+            return Err(problem.map_or(StartError::Garbled { rank: peer }, StartError::from));
+        };
+        let asked = |track: &Track| rail::rendezvous(&self.options.flow, track.info.carrier);
+        let rendezvous = tracks.iter().map(asked).max().unwrap_or(1);
+        let parts = bundle::Parts {
+            rank: self.rank,
+            peer,
+            hub: self.hub.clone(),
+            tracks,
+            rendezvous,
+            patience: self.options.silence,
+            generation: self.generation,
+            life: self.life.clone(),
+        };
+        Ok((Bundle::new(parts), info))
+    }
 }
 
 /// Tells everybody what came of this rank's part, and hears it from all: one rank's failure is everybody's.
@@ -171,30 +271,42 @@ fn look(session: &Session, given: &Given<'_>, patience: Duration) -> Result<(Vec
     Ok((survey.ports, Said { generation: session.generation(), offers, leads: survey.leads }))
 }
 
-impl Way {
-    fn new(options: &FabricOptions, rank: u32, peer: u32, said: &[Said]) -> Result<Way, DeviceError> {
-        let (ours, theirs) = (&said[rank as usize], &said[peer as usize]);
-        if theirs.generation != ours.generation {
-            return Err(DeviceError::Generation { peer });
-        }
-        let (here, there) = route::route(rank, peer, said)?;
+/// Who has a link with whom. Where cables decide that, all of them are looked at; else all links run over one device.
+fn mesh(said: &[Said], cabled: bool, flow: &Flow) -> Result<Mesh, DeviceError> {
+    let size = said.len() as u32;
+    let graph = if cabled {
+        let row = |said: &Said| (0..size).map(|peer| said.names(peer)).collect();
+        Graph::of_devices(&said.iter().map(row).collect::<Vec<_>>())?
+    } else {
+        Graph::complete(size)
+    };
+    let of = |offer: &Offer| u64::from(offer.frame.unwrap_or(u32::MAX)).min(offer.message_bytes);
+    let frame = said.iter().flat_map(|said| &said.offers).map(of).min().unwrap_or(u64::MAX);
+    Ok(Mesh::new(graph, frame.min(flow.frame.into()) as usize))
+}
+
+/// The rails of the link with `peer`.
+fn ways(options: &FabricOptions, rank: u32, peer: u32, said: &[Said]) -> Result<Vec<Way>, DeviceError> {
+    let (ours, theirs) = (&said[rank as usize], &said[peer as usize]);
+    if theirs.generation != ours.generation {
+        return Err(DeviceError::Generation { peer });
+    }
+    let routes = route::routes(rank, peer, said)?;
+    let several = routes.len() > 1;
+    let mut ways = Vec::with_capacity(routes.len());
+    for (rail, (here, there)) in (0_u8..).zip(routes) {
         let unknown = DeviceError::Unsaid { peer };
         let (Some(ours), Some(theirs)) = (ours.offer(here), theirs.offer(there)) else { return Err(unknown) };
-        let plan = Plan::new(options, ours, theirs, peer)?;
+        let plan = Plan::new(options, ours, theirs, peer, several)?;
         if plan.kind == QueuePairKind::Uc {
             tell_of_uc(ours, theirs, peer);
         }
-        Ok(Way { peer, here, there, plan })
+        ways.push(Way { peer, rail, here, there, plan });
     }
-
-    fn course<'a>(&'a self, rank: u32, said: &'a [Said]) -> Course<'a> {
-        Course {
-            peer: self.peer,
-            plan: &self.plan,
-            here: &said[rank as usize].offers[self.here as usize],
-            there: &said[self.peer as usize].offers[self.there as usize],
-        }
-    }
+    // A frame may go over any of them.
+    let frame = ways.iter().map(|way| way.plan.frame).min().unwrap_or_default();
+    ways.iter_mut().for_each(|way| way.plan.frame = frame);
+    Ok(ways)
 }
 
 /// Never silent: one end could do better.
@@ -240,72 +352,101 @@ fn has_room(info: &DeviceInfo, completions: u64, links: u64) -> bool {
 fn make(
     session: &Session,
     ports: Vec<Port>,
-    said: &[Said],
+    (said, mesh): (&[Said], &Mesh),
     pool: (&Region, ChunkRule),
     options: &FabricOptions,
     bell: Doorbell,
-) -> Result<(Made, Vec<Option<Ends>>), DeviceError> {
+) -> Result<(Made, AllEnds), DeviceError> {
     let flow = &options.flow;
     let rank = session.rank();
-    let mut ways = Vec::with_capacity(said.len());
-    for peer in (0..session.size()).filter(|peer| *peer != rank) {
-        ways.push(Way::new(options, rank, peer, said)?);
+    let mut all = Vec::with_capacity(said.len());
+    for peer in (0..session.size()).filter(|peer| mesh.graph.is_joined(rank, *peer)) {
+        all.extend(ways(options, rank, peer, said)?);
     }
     let (mut adapters, mut told) = (Vec::new(), Vec::new());
-    let mut inboxes = vec![None; said.len()];
+    let mut inboxes = vec![Vec::new(); said.len()];
+    let rails = |peer: u32| all.iter().filter(|way| way.peer == peer).count();
+    (0..).zip(&mut inboxes).for_each(|(peer, inboxes)| *inboxes = vec![(0, 0); rails(peer)]);
+    let mut left = Vec::new();
     for (number, port) in (0_u32..).zip(ports) {
-        let over: Vec<&Way> = ways.iter().filter(|way| way.here == number).collect();
+        let mut over: Vec<Way> = all.iter().filter(|way| way.here == number).cloned().collect();
+        fit(&mut over, port.device.info(), flow);
         if over.is_empty() {
             continue;
         }
-        let (adapter, channel) = Adapter::new(number, port, &over, pool, options)?;
-        for way in over {
-            inboxes[way.peer as usize] = Some((adapters.len(), adapter.entries(&way.plan, flow)));
+        let (adapter, channel) = Adapter::new(number, port, &over.iter().collect::<Vec<_>>(), pool, options)?;
+        for way in &over {
+            inboxes[way.peer as usize][usize::from(way.rail)] = (adapters.len(), adapter.entries(&way.plan, flow));
         }
+        left.extend(over);
         told.push((adapter.queue.clone(), channel));
         adapters.push(adapter);
     }
     let hub = Arc::new(Hub::new(told, &inboxes, bell).map_err(DeviceError::Thread)?);
 
-    let (mut links, mut ends) = (Vec::with_capacity(ways.len()), vec![None; said.len()]);
-    for way in ways {
+    let mut links: Vec<Vec<Laid>> = said.iter().map(|_| Vec::new()).collect();
+    let mut ends: AllEnds = inboxes.iter().map(|rails| vec![None; rails.len()]).collect();
+    left.sort_by_key(|way| way.rail);
+    for way in left {
         let adapter = adapters.iter_mut().find(|adapter| adapter.number == way.here).expect("one for each way");
-        let info = adapter.port.device.info();
-        let theirs = way.course(rank, said).there;
-        let asks = adapter.asks && theirs.verbs != 0;
-        let (both, made) = make_pairs(adapter, &way, flow, asks)?;
-        let (pool, frames) = (adapter.pool.clone(), adapter.places.registered.clone());
+        let offer = |rank: u32, index: u32| said[rank as usize].offers[index as usize].clone();
+        let maker = Maker {
+            domain: adapter.domain.clone(),
+            queue: adapter.queue.clone(),
+            info: adapter.port.device.info().clone(),
+            plan: way.plan,
+            flow: *flow,
+            peer: way.peer,
+            here: offer(rank, way.here),
+            there: offer(way.peer, way.there),
+        };
+        let asks = adapter.asks && maker.there.verbs != 0 && !way.plan.several;
+        let (both, made) = maker.make(asks)?;
+        let (pool, registered) = (adapter.pool.clone(), adapter.places.registered.clone());
+        let berth = Berth { peer: way.peer, rail: way.rail };
         let rdma = match &both.rdma {
             Some([out, into]) => {
                 let pairs = RdmaPairs { out: out.clone(), into: into.clone(), there: way.there };
                 let cells = adapter.places.cut(rdma::CELL, rdma::DEPTH)?;
-                Some(Rdma::new(way.peer, info, pairs, cells, (pool.clone(), frames.clone())))
+                Some(Rdma::new(berth, &maker.info, pairs, cells, (pool.clone(), registered.clone())))
             }
             None => None,
         };
         let plan = &way.plan;
         let recvs = adapter.places.cut(plan.frame as usize, plan.receives(flow))?;
         let sends = adapter.places.cut(plan.frame as usize, plan.sends())?;
-        let guard = Guard::new(plan, session.generation(), options.silence);
-        let rail = Rail::new(Parts {
-            peer: way.peer,
-            device: info.name.as_str().into(),
-            hub: hub.clone(),
-            pairs: both.pairs.clone(),
-            frames: Frames::new(way.peer, recvs, sends, guard, frames),
-            moves: Moves::new(pool.clone(), way.peer, plan),
-            rdma,
-            registered: pool,
-            patience: options.silence,
-            entries: adapter.entries(plan, flow),
-        });
-        ends[way.peer as usize] = Some(made);
-        links.push((way, rail, both));
+        // One guard is for all rails of a link that has several.
+        let own = Guard::new(plan, session.generation(), options.silence);
+        let guard = if plan.several { Guard::Device } else { own };
+        let frames = Frames::new(berth, recvs, sends, guard, registered);
+        ends[way.peer as usize][usize::from(way.rail)] = Some(made);
+        let entries = adapter.entries(plan, flow);
+        links[way.peer as usize].push(Laid { way, maker: Arc::new(maker), both, frames, rdma, pool, entries });
     }
     let registered = adapters.iter().map(|adapter| adapter.pool.clone()).collect();
     let domain = |adapter: Adapter| (adapter.number, adapter.domain, adapter.port.device.info().clone());
     let registrar = Registrar::new(adapters.into_iter().map(domain).collect());
     Ok((Made { hub, registered, registrar, links }, ends))
+}
+
+/// Leaves rails out for which the device has no room, as long as the links have others. It is logged.
+fn fit(over: &mut Vec<Way>, info: &DeviceInfo, flow: &Flow) {
+    let limits = &info.limits;
+    let fits = |over: &[Way]| {
+        let entries: usize = over.iter().map(|way| messages(&way.plan, flow)).sum();
+        2 * over.len() as u64 <= u64::from(limits.queue_pairs) && entries as u64 <= u64::from(limits.completion_entries)
+    };
+    while !fits(over) {
+        let last = over.iter().enumerate().max_by_key(|(_, way)| way.rail).filter(|(_, way)| way.rail > 0);
+        let Some((at, _)) = last else { return };
+        let way = over.remove(at);
+        tracing::warn!(
+            rank = way.peer,
+            rail = way.rail,
+            device = &*info.name,
+            "the link has one rail less, since the device has too few queue pairs or entries in a completion queue"
+        );
+    }
 }
 
 impl Adapter {
@@ -334,7 +475,7 @@ impl Adapter {
         // since what a device writes and reads has no checksum.
         let asks = !options.verify_data
             && !rdma::verbs(&info.capabilities).is_empty()
-            && over.iter().any(|way| way.plan.is_reliable())
+            && over.iter().any(|way| way.plan.is_reliable() && !way.plan.several)
             && has_room(info, (all + one_sided) as u64, over.len() as u64);
         let all = all + if asks { one_sided } else { 0 };
 
@@ -354,47 +495,6 @@ impl Adapter {
     }
 }
 
-fn make_pairs(adapter: &Adapter, way: &Way, flow: &Flow, asks: bool) -> Result<(Both, Ends), DeviceError> {
-    let (info, plan) = (adapter.port.device.info(), &way.plan);
-    let make = |send_depth: u64, recv_depth: u64| {
-        let limits = QueuePairLimits {
-            send_depth: send_depth as u32,
-            recv_depth: recv_depth as u32,
-            send_pieces: 1,
-            recv_pieces: 1,
-            inline_bytes: 0,
-        };
-        let (send_cq, recv_cq) = (adapter.queue.clone(), adapter.queue.clone());
-        let init = QueuePairInit { kind: plan.kind, send_cq, recv_cq, limits, signal_all: false, srq: None };
-        let pair = adapter.domain.create_qp(&init).map_err(|cause| match cause {
-            VerbsError::NoSuchKind { device, kind } => DeviceError::Refuses { device, kind, peer: way.peer },
-            cause => call(&info.name, "make a queue pair")(cause),
-        })?;
-        // The system may give less than it was asked for.
-        let given = pair.limits();
-        for (needed, limit) in [(send_depth, given.send_depth.into()), (recv_depth, given.recv_depth.into())] {
-            if needed > limit {
-                return Err(DeviceError::Depth { device: info.name.clone(), needed, limit });
-            }
-        }
-        let end = End::new(&*pair)?;
-        Ok((pair, end))
-    };
-    let frame = info.limits.depth_of(plan.frame.into());
-    let chunks = info.limits.depth_of(plan.chunk) * u64::from(plan.chunks);
-    let (frames, frames_end) = make(plan.sends() as u64 * frame, plan.receives(flow) as u64 * frame)?;
-    let (moves, moves_end) = make(chunks, chunks)?;
-    let mut rdma = None;
-    if asks && plan.kind == QueuePairKind::Rc {
-        let (out, out_end) = make(ONE_SIDED as u64, 1)?;
-        let (into, into_end) = make(1, 1)?;
-        rdma = Some(([out, into], (out_end, into_end)));
-    }
-    let (pairs, ends) = rdma.unzip();
-    let both = Both { pairs: Pairs { frames, moves: Some(moves) }, rdma: pairs };
-    Ok((both, Ends { frames: frames_end, moves: moves_end, rdma: ends }))
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::offer::tests::offer;
@@ -404,8 +504,8 @@ mod tests {
         Said { generation, offers: vec![offer(true, None)], leads: vec![leads.clone(), leads] }
     }
 
-    fn way(theirs: Said) -> Result<Way, DeviceError> {
-        Way::new(&FabricOptions::default(), 0, 1, &[said(7, vec![Some(0)]), theirs])
+    fn way(theirs: Said) -> Result<Vec<Way>, DeviceError> {
+        ways(&FabricOptions::default(), 0, 1, &[said(7, vec![Some(0)]), theirs])
     }
 
     #[test]

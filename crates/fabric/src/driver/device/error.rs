@@ -1,6 +1,7 @@
 use fulmen_verbs::{GidError, QueuePairKind, QueuePairState, VerbsError};
 
 use super::info::RailEnd;
+use crate::TopologyError;
 
 /// Why devices do not connect the ranks.
 #[derive(Debug, thiserror::Error)]
@@ -148,12 +149,9 @@ pub enum DeviceError {
         /// The names of the devices that there are.
         known: Vec<String>,
     },
-    /// The cables name no device for a rank.
-    #[error("no cable leads to rank {peer}: connect each two hosts, and name the device in the list of cables")]
-    NoCable {
-        /// The other rank.
-        peer: u32,
-    },
+    /// The cables that are named do not connect the ranks.
+    #[error(transparent)]
+    Topology(#[from] TopologyError),
     /// No device that leads to a rank can be used.
     #[error("no cable to rank {peer} can be used: {}", .problems.join("; "))]
     DeadCable {

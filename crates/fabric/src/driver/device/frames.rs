@@ -8,7 +8,7 @@ use fulmen_memory::Exposed;
 use fulmen_verbs::{Piece, PostError, QueuePair, RecvRequest, SendRequest};
 
 use super::full::Fullness;
-use super::hub::Work;
+use super::hub::{Berth, Work};
 use super::memory::Registered;
 use super::plan::{ANSWERS, Plan, SENDS};
 use crate::driver::Broken;
@@ -31,7 +31,7 @@ pub(super) enum Guard {
 
 impl Guard {
     pub(super) fn new(plan: &Plan, generation: u64, patience: Duration) -> Guard {
-        if !plan.is_reliable() {
+        if plan.sealed {
             let generation = (generation ^ generation >> 32) as u32;
             let config = ReliableConfig::new(SENDS as u32, generation, patience);
             Guard::Reliable(Box::new(Reliable::new(config)))
@@ -105,13 +105,15 @@ pub(super) struct Frames {
     /// SENDs that are to be posted: all that are not, of the places at the end of `flying`.
     batch: Vec<SendRequest>,
     guard: Guard,
-    peer: u32,
+    berth: Berth,
     fullness: Fullness,
     /// The place whose RECV was to complete next when the device had no room for another RECV.
     recvs_full: Option<u64>,
     /// The most SENDs that the device has held, and whether it has had no room for another since one completed.
     held: usize,
     sends_full: bool,
+    /// Bytes of all SENDs.
+    bytes: u64,
     /// Whether it ever had none: then each SEND completes visibly.
     narrow: bool,
     /// The places' registration lasts as long as this.
@@ -119,15 +121,15 @@ pub(super) struct Frames {
 }
 
 impl Frames {
-    /// The frames of the link with rank `peer`, in these places.
+    /// The frames of a rail, in these places.
     pub(super) fn new(
-        peer: u32,
+        berth: Berth,
         recvs: Vec<Piece>,
         sends: Vec<Piece>,
         guard: Guard,
         registered: Arc<Registered>,
     ) -> Frames {
-        let recv = |(index, piece)| RecvRequest::new(Work::FrameIn.number(peer, index), [piece]);
+        let recv = |(index, piece)| RecvRequest::new(Work::FrameIn.number(berth, index), [piece]);
         let count = sends.len();
         Frames {
             recvs: (0..).zip(recvs).map(recv).collect(),
@@ -141,11 +143,12 @@ impl Frames {
             made: 0,
             batch: Vec::with_capacity(BATCH),
             guard,
-            peer,
+            berth,
             fullness: Fullness::default(),
             recvs_full: None,
             held: 0,
             sends_full: false,
+            bytes: 0,
             narrow: false,
             _registered: registered,
         }
@@ -164,7 +167,7 @@ impl Frames {
             let count = left.min(places - start as u64);
             if let Err(refused) = pair.post_recv(&self.recvs[start..start + count as usize]) {
                 self.posted += refused.index as u64;
-                if !self.fullness.passes(&refused, self.posted - self.received, self.peer) {
+                if !self.fullness.passes(&refused, self.posted - self.received, self.berth.peer) {
                     return Err(refused);
                 }
                 self.recvs_full = Some(self.received);
@@ -202,7 +205,7 @@ impl Frames {
                 if verdict == Verdict::Deliver {
                     link.receive(&Arrived { from: Reliable::OVERHEAD, ..whole }, lent)?;
                 } else if verdict != Verdict::Acknowledgement {
-                    tracing::trace!(peer = self.peer, ?verdict, "dropped a frame");
+                    tracing::trace!(peer = self.berth.peer, ?verdict, "dropped a frame");
                 }
             }
         }
@@ -255,6 +258,77 @@ impl Frames {
         self.flush(pair)
     }
 
+    /// The queue pair is gone, and a new one is to come. What is in the places stays.
+    pub(super) fn reset(&mut self) {
+        (self.received, self.posted, self.recvs_full) = (0, 0, None);
+        (self.sent, self.held, self.sends_full) = (0, 0, false);
+        self.fullness = Fullness::default();
+        self.flying.clear();
+        self.batch.clear();
+        self.busy.fill(false);
+    }
+
+    pub(super) fn set_guard(&mut self, guard: Guard) {
+        self.guard = guard;
+    }
+
+    /// Guards the frames of another rail instead of these.
+    pub(super) fn lend_guard(&mut self, to: &mut Frames) {
+        std::mem::swap(&mut self.guard, &mut to.guard);
+    }
+
+    /// Takes what is not acknowledged over from another rail of the link.
+    pub(super) fn adopt(&mut self, from: &Frames) {
+        let Guard::Reliable(reliable) = &self.guard else { return };
+        for slot in reliable.slots() {
+            let (slot, len) = (slot as usize, from.lens[slot as usize]);
+            from.sends[slot].memory.copy_to(0, &self.sends[slot].memory, 0, len);
+            self.lens[slot] = len;
+        }
+    }
+
+    /// Has all go again that is not acknowledged.
+    pub(super) fn resend(&mut self) {
+        if let Guard::Reliable(reliable) = &mut self.guard {
+            reliable.resend();
+        }
+    }
+
+    /// Acknowledges at once, over this rail.
+    pub(super) fn acknowledge(&mut self, pair: &dyn QueuePair, now: Duration) -> Result<(), PostError> {
+        if self.reliable().is_some_and(|reliable| reliable.ack_due(now)) {
+            self.answer();
+        }
+        self.flush(pair)
+    }
+
+    /// Takes a few bytes that came and are no frame. None if they are not what is due.
+    pub(super) fn take_few<const N: usize>(&mut self, index: u32) -> Option<[u8; N]> {
+        let next = (self.received % self.recvs.len() as u64) as u32;
+        if index != next || self.received == self.posted {
+            return None;
+        }
+        self.received += 1;
+        let mut bytes = [0; N];
+        self.recvs[next as usize].pieces[0].memory.read(0, &mut bytes);
+        Some(bytes)
+    }
+
+    /// Sends a few bytes that are no frame: false if there is no place.
+    pub(super) fn send_few(&mut self, pair: &dyn QueuePair, bytes: &[u8]) -> Result<bool, PostError> {
+        let Some(place) = self.answer_place() else { return Ok(false) };
+        self.sends[place].memory.write(0, bytes);
+        self.lens[place] = bytes.len();
+        self.post_place(place);
+        self.flush(pair)?;
+        Ok(true)
+    }
+
+    /// Bytes that were sent.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// Whether the device holds none of the places.
     pub(super) fn has_gone(&self) -> bool {
         self.flying.is_empty()
@@ -278,7 +352,13 @@ impl Frames {
             self.begin(place, len, now);
             // What the device is not known to have room for is posted at once, so that it can be taken back.
             if self.batch.len() >= BATCH || self.flying.len() > self.held {
-                self.flush(pair)?;
+                if let Err(refused) = self.flush(pair) {
+                    if self.reliable().is_some() {
+                        // It has its number, and goes over another rail if there is one.
+                        link.transmitted(&frame);
+                    }
+                    return Err(refused);
+                }
                 if self.take_back() {
                     break;
                 }
@@ -398,9 +478,10 @@ impl Frames {
     fn post_place(&mut self, place: usize) {
         let Piece { memory, lkey } = &self.sends[place];
         let piece = Piece { memory: memory.slice(0..self.lens[place]), lkey: *lkey };
-        let mut request = SendRequest::send(Work::FrameOut.number(self.peer, self.sent as u32), [piece]);
+        let mut request = SendRequest::send(Work::FrameOut.number(self.berth, self.sent as u32), [piece]);
         request.signaled = false;
         self.batch.push(request);
+        self.bytes += self.lens[place] as u64;
         self.busy[place] = true;
         self.flying.push_back(place);
         self.sent += 1;
@@ -419,7 +500,7 @@ impl Frames {
             let held = self.posted_sends();
             self.held = self.held.max(held);
             if let Some(refused) = refused {
-                if !self.fullness.passes(&refused, held as u64, self.peer) {
+                if !self.fullness.passes(&refused, held as u64, self.berth.peer) {
                     return Err(refused);
                 }
                 (self.sends_full, self.narrow) = (true, true);

@@ -1,7 +1,7 @@
 //! The completion queues of a rank, one for each device in use, and where its threads park.
 //!
 //! All links over a device complete into its queue. Whoever polls it deals the completions out to the links' *inboxes*, in
-//! order; the thread that moves a link on takes them from there.
+//! order, of which each rail of a link has its own; the thread that moves a link on takes them from there.
 //!
 //! Over one device, of the threads that park, one waits on the queue's channel: the *lookout*. The others wait on a doorbell,
 //! which the lookout rings when it returns, whatever the reason, so that the next one takes its place. Nobody can wait on
@@ -37,9 +37,10 @@ pub(super) enum Work {
 }
 
 impl Work {
-    /// The number of a request: the `index`th place of this kind on the link with `peer` (24 bits).
-    pub(super) fn number(self, peer: u32, index: u32) -> u64 {
-        u64::from(self as u8) << 56 | u64::from(peer & 0xff_ffff) << 32 | u64::from(index)
+    /// The number of a request: the `index`th place of this kind on a rail.
+    pub(super) fn number(self, berth: Berth, index: u32) -> u64 {
+        let Berth { peer, rail } = berth;
+        u64::from(self as u8) << 56 | u64::from(peer & 0xffff) << 40 | u64::from(rail) << 32 | u64::from(index)
     }
 
     /// What a request's number says: the work and its place.
@@ -66,13 +67,23 @@ impl Work {
     }
 }
 
-fn peer_of(number: u64) -> usize {
-    (number >> 32 & 0xff_ffff) as usize
+/// Whose requests they are: the rail of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Berth {
+    /// 16 bits.
+    pub peer: u32,
+    pub rail: u8,
 }
 
-/// Completions of one link.
+impl Berth {
+    fn of(number: u64) -> Berth {
+        Berth { peer: (number >> 40 & 0xffff) as u32, rail: (number >> 32 & 0xff) as u8 }
+    }
+}
+
+/// Completions of one rail.
 struct Inbox {
-    /// The queue into which the link's requests complete.
+    /// The queue into which the rail's requests complete.
     queue: usize,
     /// How many there are, to be looked at without the lock.
     count: AtomicUsize,
@@ -116,8 +127,8 @@ impl Queue {
 /// See the [module](self).
 pub(crate) struct Hub {
     queues: Vec<Queue>,
-    /// By rank; none where there is no link.
-    inboxes: Vec<Option<Inbox>>,
+    /// By rank and rail.
+    inboxes: Vec<Vec<Inbox>>,
     lookout: AtomicBool,
     bell: Doorbell,
     /// Where there are several queues.
@@ -128,15 +139,14 @@ pub(crate) struct Hub {
 pub(super) type Told = (Arc<dyn CompletionQueue>, Arc<dyn CompletionChannel>);
 
 impl Hub {
-    /// `links` are, by rank, the queue into which a link completes and the most that can be in its inbox.
+    /// `links` are, by rank and rail, the queue into which a rail completes and the most that can be in its inbox.
     ///
     /// # Errors
     /// There are several queues, and the system gives no thread to watch them.
-    pub(super) fn new(queues: Vec<Told>, links: &[Option<(usize, usize)>], bell: Doorbell) -> std::io::Result<Hub> {
-        let inbox = |link: &Option<(usize, usize)>| {
-            let (queue, entries) = (*link)?;
-            let list = Mutex::new(VecDeque::with_capacity(entries));
-            Some(Inbox { queue, count: AtomicUsize::new(0), list })
+    pub(super) fn new(queues: Vec<Told>, links: &[Vec<(usize, usize)>], bell: Doorbell) -> std::io::Result<Hub> {
+        let inbox = |rail: &(usize, usize)| {
+            let list = Mutex::new(VecDeque::with_capacity(rail.1));
+            Inbox { queue: rail.0, count: AtomicUsize::new(0), list }
         };
         let alone = queues.len() < 2;
         let mut watches = Vec::new();
@@ -150,16 +160,20 @@ impl Hub {
         };
         Ok(Hub {
             queues: queues.into_iter().map(&mut queue).collect::<std::io::Result<_>>()?,
-            inboxes: links.iter().map(inbox).collect(),
+            inboxes: links.iter().map(|rails| rails.iter().map(inbox).collect()).collect(),
             lookout: AtomicBool::new(false),
             bell,
             watches: Mutex::new(watches),
         })
     }
 
-    /// Takes what has completed out of the queue of a link and gives it to the links: whether there was anything.
-    pub(crate) fn deal(&self, peer: u32) -> bool {
-        self.inboxes[peer as usize].as_ref().is_some_and(|inbox| self.deal_from(&self.queues[inbox.queue]))
+    fn inbox(&self, berth: Berth) -> Option<&Inbox> {
+        self.inboxes.get(berth.peer as usize)?.get(usize::from(berth.rail))
+    }
+
+    /// Takes what has completed out of the queue of a rail and gives it to the links: whether there was anything.
+    pub(super) fn deal(&self, berth: Berth) -> bool {
+        self.inbox(berth).is_some_and(|inbox| self.deal_from(&self.queues[inbox.queue]))
     }
 
     fn deal_all(&self) -> bool {
@@ -190,26 +204,26 @@ impl Hub {
     }
 
     fn give(&self, from: &Queue, completion: &Completion) {
-        match self.inboxes.get(peer_of(completion.wr_id)) {
-            Some(Some(inbox)) => {
+        match self.inbox(Berth::of(completion.wr_id)) {
+            Some(inbox) => {
                 let mut list = lock(&inbox.list);
                 list.push_back(*completion);
                 inbox.count.store(list.len(), Ordering::Release);
             }
-            _ => from.fail(format!("a completion of the unknown request {}", completion.wr_id)),
+            None => from.fail(format!("a completion of the unknown request {}", completion.wr_id)),
         }
     }
 
-    /// Whether the link with `peer` has something to take, or never will.
+    /// Whether a rail has something to take, or never will.
     #[inline]
-    pub(crate) fn has_work(&self, peer: u32) -> bool {
-        let Some(inbox) = &self.inboxes[peer as usize] else { return false };
+    pub(super) fn has_work(&self, berth: Berth) -> bool {
+        let Some(inbox) = self.inbox(berth) else { return false };
         inbox.count.load(Ordering::Acquire) > 0 || self.queues[inbox.queue].failed.get().is_some()
     }
 
-    /// Exchanges a link's inbox for an empty list.
-    pub(super) fn take(&self, peer: u32, empty: &mut VecDeque<Completion>) -> Result<(), Broken> {
-        let Some(inbox) = &self.inboxes[peer as usize] else { return Ok(()) };
+    /// Exchanges a rail's inbox for an empty list.
+    pub(super) fn take(&self, berth: Berth, empty: &mut VecDeque<Completion>) -> Result<(), Broken> {
+        let Some(inbox) = self.inbox(berth) else { return Ok(()) };
         if inbox.count.load(Ordering::Acquire) > 0 {
             let mut list = lock(&inbox.list);
             std::mem::swap(&mut *list, empty);

@@ -1,6 +1,7 @@
 //! What a program is told of a rail.
 
 use std::fmt;
+use std::time::Duration;
 
 use fulmen_verbs::{Carrier, Gid, Mtu, QueuePairKind};
 
@@ -53,4 +54,46 @@ impl fmt::Display for RailInfo {
             carrier => write!(f, ", over {carrier}"),
         }
     }
+}
+
+/// How a rail is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RailState {
+    /// It carries what there is to carry.
+    Up,
+    /// It is being made, at the start or anew, or tried.
+    Coming,
+    /// It has failed. It is made anew soon.
+    Down {
+        /// Why.
+        cause: String,
+    },
+    /// It has failed so often that it is left alone for a while.
+    Out {
+        /// Why, the last time.
+        cause: String,
+        /// How long it is still left alone.
+        rest: Duration,
+    },
+}
+
+/// One rail of a link: what it is, how it is, and what was measured of it.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct RailStatus {
+    /// What it runs over.
+    pub info: RailInfo,
+    /// How it is.
+    pub state: RailState,
+    /// Half of the shortest round trip of a few bytes that was seen. Links of one rail do not measure it.
+    pub latency: Option<Duration>,
+    /// Bytes a second of large messages to this rank, smoothed. Links of one rail do not measure it.
+    pub bytes_per_second: Option<f64>,
+    /// Bytes that this rank has sent over it.
+    pub sent_bytes: u64,
+    /// Bytes that came over it.
+    pub received_bytes: u64,
+    /// How often it has failed.
+    pub failures: u64,
 }

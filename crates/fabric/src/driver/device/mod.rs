@@ -15,31 +15,37 @@
 //!   to the coordinator ([`liveness`](crate::liveness)).
 
 mod bring_up;
+mod bundle;
 mod connect;
 mod error;
 mod frames;
 mod full;
 mod hub;
 mod info;
+mod maker;
 mod memory;
+mod mender;
 mod moves;
 mod needs;
 mod offer;
+mod ping;
 mod places;
 mod plan;
 mod port;
 mod rail;
 mod rdma;
+mod rescue;
 mod route;
+mod stripes;
 mod terms;
+mod track;
 mod watch;
 
 pub(crate) use connect::{Given, Rails, connect};
 pub use error::DeviceError;
-pub use info::{RailEnd, RailInfo};
+pub use info::{RailEnd, RailInfo, RailState, RailStatus};
 pub(crate) use memory::Registered;
 pub use needs::{Need, Needs, needs};
-pub(crate) use rail::Rail;
 pub(crate) use rdma::{DeviceKey, Rdma, RdmaId, Registrar, Request, Verb};
 pub use route::usable;
 pub(crate) use terms::{Terms, terms};

@@ -27,7 +27,7 @@ use fulmen_memory::Exposed;
 use fulmen_verbs::{Completion, Piece, PostError, QueuePair, RecvRequest, SendOp, SendRequest};
 
 use super::full::Fullness;
-use super::hub::Work;
+use super::hub::{Berth, Work};
 use super::memory::Registered;
 use super::plan::Plan;
 use crate::engine::{Link, OpId, Posting};
@@ -72,7 +72,7 @@ pub(super) enum MoveError {
 /// The moves of one link, both ways.
 pub(super) struct Moves {
     registered: Arc<Registered>,
-    peer: u32,
+    berth: Berth,
     chunk: u64,
     chunks: u64,
     immediate: bool,
@@ -86,6 +86,7 @@ pub(super) struct Moves {
     /// Chunks that are on their way, oldest first.
     flying: VecDeque<Sent>,
     sent: u64,
+    bytes: u64,
     /// Messages of which the peer has not said that they have come, oldest first.
     unlanded: VecDeque<OpId>,
     /// How often something was sent, was done being sent, or has come.
@@ -94,10 +95,10 @@ pub(super) struct Moves {
 }
 
 impl Moves {
-    pub(super) fn new(registered: Arc<Registered>, peer: u32, plan: &Plan) -> Moves {
+    pub(super) fn new(registered: Arc<Registered>, berth: Berth, plan: &Plan) -> Moves {
         Moves {
             registered,
-            peer,
+            berth,
             chunk: plan.chunk,
             chunks: plan.chunks.into(),
             immediate: plan.immediate,
@@ -108,6 +109,7 @@ impl Moves {
             going: VecDeque::new(),
             flying: VecDeque::with_capacity(plan.chunks as usize),
             sent: 0,
+            bytes: 0,
             unlanded: VecDeque::new(),
             stirs: 0,
             fullness: Fullness::default(),
@@ -120,6 +122,11 @@ impl Moves {
             self.stirs += 1;
         }
         (!self.unlanded.is_empty()).then_some(self.stirs)
+    }
+
+    /// Bytes that were sent.
+    pub(super) fn sent_bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// Lets go of all memory: the link is over, and its queue pair gone.
@@ -146,6 +153,7 @@ impl Moves {
                     }
                     self.going.push_back(Going { op, memory, at: range.start, end: range.end });
                 }
+                Posting::Part { .. } => unreachable!("parts are of striped links"),
             }
         }
         let receives = self.post_receives(pair, link)?;
@@ -159,9 +167,9 @@ impl Moves {
             while let Some(memory) = coming.memory.as_ref().filter(|_| self.posted - self.received < self.chunks) {
                 let end = coming.len.min(coming.posted + self.chunk);
                 let piece = piece(&self.registered, memory, coming.posted, end)?;
-                let number = Work::ChunkIn.number(self.peer, self.posted as u32);
+                let number = Work::ChunkIn.number(self.berth, self.posted as u32);
                 if let Err(refused) = pair.post_recv(&[RecvRequest::new(number, [piece])]) {
-                    if !self.fullness.passes(&refused, self.posted - self.received, self.peer) {
+                    if !self.fullness.passes(&refused, self.posted - self.received, self.berth.peer) {
                         return Err(refused.into());
                     }
                     break;
@@ -190,15 +198,16 @@ impl Moves {
             let upto = going.end.min(going.at + self.chunk);
             let piece = piece(&self.registered, &going.memory, going.at, upto)?;
             let imm = self.immediate.then_some(self.sent as u32);
-            let number = Work::ChunkOut.number(self.peer, self.sent as u32);
+            let number = Work::ChunkOut.number(self.berth, self.sent as u32);
             if let Err(refused) = pair.post_send(&[SendRequest::new(number, SendOp::Send { imm }, [piece])]) {
-                if !self.fullness.passes(&refused, self.flying.len() as u64, self.peer) {
+                if !self.fullness.passes(&refused, self.flying.len() as u64, self.berth.peer) {
                     return Err(refused.into());
                 }
                 break;
             }
             self.flying.push_back(Sent { op: going.op, upto });
             self.sent += 1;
+            self.bytes += upto - going.at;
             going.at = upto;
             if upto == going.end {
                 self.going.pop_front();
@@ -242,7 +251,7 @@ impl Moves {
     }
 }
 
-fn piece(registered: &Registered, memory: &Exposed, start: u64, end: u64) -> Result<Piece, MoveError> {
+pub(super) fn piece(registered: &Registered, memory: &Exposed, start: u64, end: u64) -> Result<Piece, MoveError> {
     let memory = memory.slice(start as usize..end as usize);
     let lkey = registered.key(&memory).ok_or(MoveError::NotRegistered)?;
     Ok(Piece { memory, lkey })

@@ -46,9 +46,13 @@ pub fn needs(peers: u32, options: &FabricOptions, info: &DeviceInfo) -> Result<N
     let (limits, flow) = (&info.limits, &options.flow);
     // The plan of a device with long queues says how long they have to be.
     let mut offer = Offer::of(info);
-    let plan = Plan::new(options, &offer, &offer, 1).or_else(|error| {
+    let plan = Plan::new(options, &offer, &offer, 1, false).or_else(|error| {
         offer.queue_depth = u32::MAX;
-        if matches!(error, DeviceError::Depth { .. }) { Plan::new(options, &offer, &offer, 1) } else { Err(error) }
+        if matches!(error, DeviceError::Depth { .. }) {
+            Plan::new(options, &offer, &offer, 1, false)
+        } else {
+            Err(error)
+        }
     })?;
     let each = u64::from(peers);
     let depth = plan.receives(flow).max(plan.sends()) as u64 * limits.depth_of(plan.frame.into());

@@ -141,6 +141,14 @@ impl Said {
         self.leads.get(peer as usize).map_or(&[], Vec::as_slice)
     }
 
+    /// The names of the devices that lead from this rank to `peer`.
+    pub(super) fn names(&self, peer: u32) -> Vec<String> {
+        let device = |index: &Option<u32>| {
+            index.and_then(|index| self.offer(index)).map_or("none", |offer| &offer.device).to_owned()
+        };
+        self.to(peer).iter().map(device).collect()
+    }
+
     pub(super) fn offer(&self, index: u32) -> Option<&Offer> {
         self.offers.get(index as usize)
     }

@@ -22,6 +22,10 @@ const MOST_CHUNKS: u32 = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Plan {
     pub kind: QueuePairKind,
+    /// Whether the link numbers, acknowledges and repeats its frames.
+    pub sealed: bool,
+    /// Whether it is for one of several rails.
+    pub several: bool,
     pub mtu: Mtu,
     /// READs and atomics in flight, in each direction.
     pub reads: u8,
@@ -39,7 +43,15 @@ pub(super) struct Plan {
 
 impl Plan {
     /// The plan of the link with rank `peer`.
-    pub(super) fn new(options: &FabricOptions, ours: &Offer, theirs: &Offer, peer: u32) -> Result<Plan, DeviceError> {
+    ///
+    /// One of several rails' frames are sealed whatever keeps them, since they may go again over another one.
+    pub(super) fn new(
+        options: &FabricOptions,
+        ours: &Offer,
+        theirs: &Offer,
+        peer: u32,
+        several: bool,
+    ) -> Result<Plan, DeviceError> {
         let flow = &options.flow;
         let kind = if ours.reliable && theirs.reliable {
             QueuePairKind::Rc
@@ -56,7 +68,18 @@ impl Plan {
         let one = [ours.frame, theirs.frame].into_iter().flatten().min().unwrap_or(u32::MAX);
         let frame = u64::from(flow.frame.min(one)).min(message) as u32;
         let (immediate, verify) = (ours.immediate && theirs.immediate, options.verify_data);
-        let mut plan = Plan { kind, mtu, reads, frame, chunk: 0, chunks: 0, immediate, verify };
+        let mut plan = Plan {
+            kind,
+            sealed: several || kind == QueuePairKind::Uc,
+            several,
+            mtu,
+            reads,
+            frame,
+            chunk: 0,
+            chunks: 0,
+            immediate,
+            verify,
+        };
         let buffers = plan.receives(flow).max(plan.sends()) as u64;
         for (end, name) in [(ours, ours.device.clone()), (theirs, format!("rank {peer}'s {}", theirs.device))] {
             let (needed, limit) = (buffers * end.depth_of(frame.into()), u64::from(end.queue_depth));
@@ -87,21 +110,21 @@ impl Plan {
 
     /// Bytes that guard each frame.
     pub(super) fn guard(&self) -> usize {
-        match (self.is_reliable(), self.verify) {
-            (false, _) => Reliable::OVERHEAD,
-            (true, true) => TRAILER,
-            (true, false) => 0,
+        match (self.sealed, self.verify) {
+            (true, _) => Reliable::OVERHEAD,
+            (false, true) => TRAILER,
+            (false, false) => 0,
         }
     }
 
     /// Places for frames that go.
     pub(super) fn sends(&self) -> usize {
-        SENDS + if self.is_reliable() { 0 } else { ANSWERS }
+        SENDS + if self.sealed { ANSWERS } else { 0 }
     }
 
     /// Places for frames that come: for acknowledgements that come alone, too.
     pub(super) fn receives(&self, flow: &Flow) -> usize {
-        self.config(flow).receive_buffers() + if self.is_reliable() { 0 } else { ANSWERS }
+        self.config(flow).receive_buffers() + if self.sealed { ANSWERS } else { 0 }
     }
 
     /// How the engine runs such a link.
@@ -110,7 +133,7 @@ impl Plan {
             frame: self.frame as usize - self.guard(),
             credits: flow.credits,
             unexpected: flow.unexpected,
-            rendezvous: Rendezvous::Matched,
+            rendezvous: if self.several { Rendezvous::Striped } else { Rendezvous::Matched },
             verify: self.verify,
             #[cfg(feature = "planted-bugs")]
             planted: None,
@@ -134,17 +157,18 @@ mod tests {
     #[test]
     fn a_frame_of_the_link_is_one_of_the_device() {
         let apple = offer(false, Some(4096));
-        let plan = Plan::new(&FabricOptions::default(), &apple, &apple, 1).unwrap();
+        let plan = Plan::new(&FabricOptions::default(), &apple, &apple, 1, false).unwrap();
         assert_eq!((plan.kind, plan.frame, plan.immediate), (QueuePairKind::Uc, 4096, false));
         assert!(plan.chunk.is_multiple_of(4096));
         let mut slow = apple.clone();
         slow.mtu = 1024;
-        assert_eq!(Plan::new(&FabricOptions::default(), &apple, &slow, 1).unwrap().mtu, Mtu::B1024);
+        assert_eq!(Plan::new(&FabricOptions::default(), &apple, &slow, 1, false).unwrap().mtu, Mtu::B1024);
     }
 
     #[test]
     fn devices_without_a_common_kind_do_not_connect() {
-        let error = Plan::new(&FabricOptions::default(), &offer(true, None), &offer(false, Some(4096)), 3).unwrap_err();
+        let error =
+            Plan::new(&FabricOptions::default(), &offer(true, None), &offer(false, Some(4096)), 3, false).unwrap_err();
         assert!(error.to_string().contains("rank 3"), "{error}");
     }
 
@@ -152,7 +176,7 @@ mod tests {
     fn short_queues_are_refused_with_the_number_that_is_needed() {
         let mut short = offer(true, None);
         short.queue_depth = 20;
-        let error = Plan::new(&FabricOptions::default(), &offer(true, None), &short, 3).unwrap_err();
+        let error = Plan::new(&FabricOptions::default(), &offer(true, None), &short, 3, false).unwrap_err();
         assert!(matches!(error, DeviceError::Depth { limit: 20, .. }), "{error}");
         assert!(error.to_string().contains("rank 3's a"), "{error}");
     }
@@ -173,7 +197,7 @@ mod tests {
             });
             let flow = Flow { frame, credits, ..Flow::default() };
             let flow = FabricOptions { flow, ..FabricOptions::default() };
-            let (here, there) = (Plan::new(&flow, &one, &two, 1), Plan::new(&flow, &two, &one, 0));
+            let (here, there) = (Plan::new(&flow, &one, &two, 1, false), Plan::new(&flow, &two, &one, 0, false));
             prop_assert_eq!(here.is_ok(), there.is_ok());
             if let (Ok(here), Ok(there)) = (here, there) {
                 prop_assert_eq!(here, there);

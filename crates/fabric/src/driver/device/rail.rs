@@ -9,7 +9,8 @@ use fulmen_memory::Exposed;
 use fulmen_verbs::{Carrier, Completion, CompletionStatus, PostError, QueuePair};
 
 use super::frames::{FrameError, Frames};
-use super::hub::{Hub, Work};
+use super::hub::{Berth, Hub, Work};
+use super::info::{RailInfo, RailState, RailStatus};
 use super::memory::Registered;
 use super::moves::Moves;
 use super::rdma::Rdma;
@@ -30,19 +31,26 @@ pub(super) struct Pairs {
 /// having come.
 const STALL: Duration = Duration::from_millis(300);
 
+/// The shortest message that is moved over such a carrier.
+pub(super) fn rendezvous(flow: &Flow, carrier: Carrier) -> u64 {
+    let shortest = if matches!(carrier, Carrier::Tcp { .. }) { flow.rendezvous_tcp } else { flow.rendezvous };
+    shortest.max(1)
+}
+
 /// How long the answer to a peer's goodbye may take at most to go.
-const FAREWELL: Duration = Duration::from_millis(10);
+pub(super) const FAREWELL: Duration = Duration::from_millis(10);
 
 /// How often the device is asked whether the peer is gone: each so many looks at nothing, of which a thread that is parked has 20 a
 /// second.
 const LOOKS: u32 = 16;
 
 /// How long nothing may come from a peer that is gone until that is believed: what it sent before counts.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+pub(super) const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// One end of a link over a device: moves a [`Link`] on.
 pub(crate) struct Rail {
-    peer: u32,
+    berth: Berth,
+    info: RailInfo,
     /// The device's name.
     device: Arc<str>,
     hub: Arc<Hub>,
@@ -66,6 +74,7 @@ pub(crate) struct Rail {
     stall: Option<Stall>,
     /// Looks at nothing.
     looks: u32,
+    received_bytes: u64,
     /// Since when the device says that the peer is gone.
     gone: Option<Instant>,
 }
@@ -82,14 +91,16 @@ struct Stall {
 
 /// What a rail is made of.
 pub(super) struct Parts {
-    pub peer: u32,
-    pub device: Arc<str>,
+    pub berth: Berth,
+    pub info: RailInfo,
     pub hub: Arc<Hub>,
     pub pairs: Pairs,
     pub frames: Frames,
     pub moves: Moves,
     pub rdma: Option<Rdma>,
     pub registered: Arc<Registered>,
+    /// The shortest message that is moved.
+    pub rendezvous: u64,
     pub patience: Duration,
     /// The most completions that can wait.
     pub entries: usize,
@@ -97,11 +108,12 @@ pub(super) struct Parts {
 
 impl Rail {
     pub(super) fn new(parts: Parts) -> Rail {
-        let Parts { peer, device, hub, pairs, frames, moves, rdma, registered, patience, entries } = parts;
+        let Parts { berth, info, hub, pairs, frames, moves, rdma, registered, rendezvous, patience, entries } = parts;
         let completions = VecDeque::with_capacity(entries);
         Rail {
-            peer,
-            device,
+            berth,
+            device: info.here.device.as_str().into(),
+            info,
             hub,
             pairs: Some(pairs),
             frames,
@@ -109,12 +121,13 @@ impl Rail {
             rdma,
             completions,
             registered,
-            rendezvous: u64::MAX,
+            rendezvous,
             start: Instant::now(),
             patience,
             trouble: None,
             stall: None,
             looks: 0,
+            received_bytes: 0,
             gone: None,
         }
     }
@@ -122,17 +135,6 @@ impl Rail {
     /// Posts the receives for the first frames.
     pub(super) fn open(&mut self) -> Result<(), PostError> {
         self.pairs.as_ref().map_or(Ok(()), |pairs| self.frames.post(&*pairs.frames))
-    }
-
-    /// The link's queue pairs are connected: from now on it is known what carries them.
-    pub(super) fn carried_by(&mut self, carrier: Carrier, flow: &Flow) {
-        let shortest = if matches!(carrier, Carrier::Tcp { .. }) { flow.rendezvous_tcp } else { flow.rendezvous };
-        self.rendezvous = shortest.max(1);
-    }
-
-    /// The peer has no queue pairs for one-sided operations.
-    pub(super) fn leave_rdma(&mut self) {
-        self.rdma = None;
     }
 
     /// The time of frames. Devices that keep them need none.
@@ -152,7 +154,7 @@ impl Rail {
         }
         self.fall_back(link);
         let Some(pairs) = &self.pairs else { return Ok(worked) };
-        let (device, peer) = (self.device.clone(), self.peer);
+        let (device, peer) = (self.device.clone(), self.berth.peer);
         let broken = |what: &str, cause: &dyn std::fmt::Display| broken(&device, peer, what, cause);
         // In this order: receives are posted before the frames that give credits back for them or grant them.
         self.frames.post(&*pairs.frames).map_err(|cause| broken("cannot receive frames", &cause))?;
@@ -182,7 +184,7 @@ impl Rail {
 
     fn complete(&mut self, now: Duration, link: &mut Link, lent: &mut Lent<'_>) -> Result<bool, Broken> {
         let mut completions = std::mem::take(&mut self.completions);
-        self.hub.take(self.peer, &mut completions)?;
+        self.hub.take(self.berth, &mut completions)?;
         let worked = !completions.is_empty();
         let mut result = Ok(());
         for completion in &completions {
@@ -208,11 +210,12 @@ impl Rail {
         lent: &mut Lent<'_>,
     ) -> Result<(), Broken> {
         let unknown = "a completion out of order";
-        let (device, peer) = (&self.device, self.peer);
+        let (device, peer) = (&self.device, self.berth.peer);
         let (work, index) = Work::of(completion.wr_id).ok_or_else(|| broken(device, peer, "failed", &unknown))?;
         let failed = |cause: &dyn std::fmt::Display| broken(device, peer, &format!("failed {}", work.name()), cause);
         match work {
             Work::FrameIn => {
+                self.received_bytes += u64::from(completion.byte_len);
                 let arrived = self.frames.arrived(index, completion.byte_len, now, link, lent);
                 arrived.map_err(|cause| match cause {
                     FrameError::Order => failed(&cause),
@@ -236,7 +239,10 @@ impl Rail {
                     return Ok(());
                 }
                 let moved = match work {
-                    Work::ChunkIn => self.moves.received(index, completion, link),
+                    Work::ChunkIn => {
+                        self.received_bytes += u64::from(completion.byte_len);
+                        self.moves.received(index, completion, link)
+                    }
                     _ => self.moves.sent(index, link),
                 };
                 match moved.map_err(|cause| failed(&cause)) {
@@ -320,7 +326,7 @@ impl Rail {
         if !self.pairs.as_ref().is_some_and(|pairs| pairs.frames.is_peer_gone()) {
             self.gone = None;
         } else if self.gone.get_or_insert_with(Instant::now).elapsed() >= LAST_WORDS {
-            return Err(broken(&self.device, self.peer, "lost the connection", &"its other end is gone"));
+            return Err(broken(&self.device, self.berth.peer, "lost the connection", &"its other end is gone"));
         }
         Ok(false)
     }
@@ -337,7 +343,7 @@ impl Rail {
         self.stall = None;
         link.give_up_moves();
         tracing::warn!(
-            rank = self.peer,
+            rank = self.berth.peer,
             device = &*self.device,
             cause,
             "large messages are copied into frames from now on: the device lost or damaged one"
@@ -354,8 +360,8 @@ impl Rail {
         while !self.frames.has_gone() && Instant::now() < end {
             thread::yield_now();
             self.frames.flush(&*pairs.frames)?;
-            self.hub.deal(self.peer);
-            self.hub.take(self.peer, &mut completions)?;
+            self.hub.deal(self.berth);
+            self.hub.take(self.berth, &mut completions)?;
             for completion in completions.drain(..) {
                 if let Some((Work::FrameOut, index)) = Work::of(completion.wr_id) {
                     self.frames.sent(index);
@@ -368,7 +374,7 @@ impl Rail {
     fn failure(&self, completion: &Completion) -> Broken {
         let work = Work::of(completion.wr_id).map_or("a request", |(work, _)| work.name());
         let what = format!("failed {work} (queue pair {})", completion.qp_num);
-        broken(&self.device, self.peer, &what, &completion.status)
+        broken(&self.device, self.berth.peer, &what, &completion.status)
     }
 }
 
@@ -378,8 +384,8 @@ impl Wire for Rail {
         if self.pairs.is_none() {
             return Ok(false);
         }
-        if !self.hub.has_work(self.peer) {
-            self.hub.deal(self.peer);
+        if !self.hub.has_work(self.berth) {
+            self.hub.deal(self.berth);
         }
         let result = self.step(link, lent);
         if link.peer_left() {
@@ -400,7 +406,7 @@ impl Wire for Rail {
         let pushed = self.frames.push(&*pairs.frames, self.now(), header, payload);
         pushed.map_err(|cause| {
             self.sever();
-            broken(&self.device, self.peer, "cannot send frames", &cause)
+            broken(&self.device, self.berth.peer, "cannot send frames", &cause)
         })
     }
 
@@ -438,18 +444,31 @@ impl Wire for Rail {
         }
     }
 
+    fn rails(&self) -> Vec<RailStatus> {
+        let gone = || RailState::Down { cause: "the link is over".into() };
+        vec![RailStatus {
+            info: self.info.clone(),
+            state: if self.pairs.is_some() { RailState::Up } else { gone() },
+            latency: None,
+            bytes_per_second: None,
+            sent_bytes: self.frames.bytes() + self.moves.sent_bytes(),
+            received_bytes: self.received_bytes,
+            failures: 0,
+        }]
+    }
+
     fn rdma(&mut self) -> Option<&mut Rdma> {
         self.rdma.as_mut()
     }
 }
 
 /// What failed first: what was flushed after it may complete before it, in another queue.
-fn first_cause<'a>(failed: &'a Completion, all: &'a VecDeque<Completion>) -> &'a Completion {
+pub(super) fn first_cause<'a>(failed: &'a Completion, all: &'a VecDeque<Completion>) -> &'a Completion {
     let cause =
         |completion: &&Completion| !completion.status.is_success() && completion.status != CompletionStatus::Flushed;
     all.iter().find(cause).unwrap_or(failed)
 }
 
-fn broken(device: &str, peer: u32, what: &str, cause: &dyn std::fmt::Display) -> Broken {
+pub(super) fn broken(device: &str, peer: u32, what: &str, cause: &dyn std::fmt::Display) -> Broken {
     Broken(format!("{device} {what} with rank {peer}: {cause}"))
 }

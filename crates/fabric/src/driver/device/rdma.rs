@@ -18,7 +18,7 @@ use fulmen_verbs::{
 use serde::{Deserialize, Serialize};
 
 use super::full::Fullness;
-use super::hub::Work;
+use super::hub::{Berth, Work};
 use super::memory::Registered;
 use crate::engine::{At, Atomic, Cancel, Counter, Lent, Link, OpError, OpId, Rights, Source, Target};
 
@@ -217,7 +217,7 @@ pub(super) struct RdmaPairs {
 
 /// What this rank's device does for the operations of one link.
 pub(crate) struct Rdma {
-    peer: u32,
+    berth: Berth,
     /// The queue pair on which this rank asks, while it is of use.
     out: Option<Arc<dyn QueuePair>>,
     /// The one on which it is asked.
@@ -250,14 +250,14 @@ pub(super) struct OutOfOrder;
 
 impl Rdma {
     pub(super) fn new(
-        peer: u32,
+        berth: Berth,
         info: &DeviceInfo,
         pairs: RdmaPairs,
         cells: Vec<Piece>,
         (registered, frames): (Arc<Registered>, Arc<Registered>),
     ) -> Rdma {
         Rdma {
-            peer,
+            berth,
             out: Some(pairs.out),
             into: Some(pairs.into),
             there: pairs.there,
@@ -406,7 +406,7 @@ impl Rdma {
         while self.flying.len() < DEPTH {
             let Some(index) = self.waiting.pop_front() else { break };
             let State::Open(request) = &self.slots[index].state else { unreachable!("what waits is open") };
-            let number = Work::Rdma.number(self.peer, self.posted as u32);
+            let number = Work::Rdma.number(self.berth, self.posted as u32);
             let cell = &self.cells[(self.posted % DEPTH as u64) as usize];
             let piece = |memory: &Exposed| Piece {
                 memory: memory.clone(),
@@ -449,7 +449,7 @@ impl Rdma {
         // The last request of each operation completes visibly.
         let unposted = self.batch.iter().filter(|request| request.signaled).count();
         let held = (self.flying.len() - unposted) as u64;
-        if self.fullness.passes(&refused, held, self.peer) { Ok(refused.index > 0) } else { Err(refused) }
+        if self.fullness.passes(&refused, held, self.berth.peer) { Ok(refused.index > 0) } else { Err(refused) }
     }
 
     fn fly(&mut self, index: usize) {
@@ -503,7 +503,7 @@ impl Rdma {
             return;
         }
         self.batch.clear();
-        tracing::warn!(rank = self.peer, "a one-sided request was refused: what comes now goes over the link");
+        tracing::warn!(rank = self.berth.peer, "a one-sided request was refused: what comes now goes over the link");
         let open: Vec<_> = self.flying.drain(..).chain(self.waiting.drain(..)).collect();
         for index in open {
             let slot = &mut self.slots[index];

@@ -1,7 +1,7 @@
 //! Which device of this rank leads to which other rank.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fulmen_verbs::Device;
 
@@ -9,6 +9,9 @@ use super::error::DeviceError;
 use super::offer::Said;
 use super::port::{self, Port, State};
 use crate::Cables;
+
+/// How long further cables are waited for where the first ones are ready.
+const OTHERS: Duration = Duration::from_secs(2);
 
 /// Devices that links may run over, and which of them lead where.
 pub(super) struct Survey {
@@ -74,7 +77,7 @@ fn by_order(
     Ok(Survey { ports: vec![port], leads: (0..members.len() as u32).map(lead).collect() })
 }
 
-/// Each link runs over a device that the cables name for it.
+/// Each link to a neighbour runs over the devices that the cables name for it.
 fn by_cables(
     (rank, members): (u32, &[u32]),
     devices: &[Arc<dyn Device>],
@@ -86,9 +89,6 @@ fn by_cables(
     let mut rows: Vec<Vec<usize>> = Vec::with_capacity(members.len());
     for (peer, member) in (0_u32..).zip(members) {
         let names: &[String] = cables.0.get(*member as usize).filter(|_| peer != rank).map_or(&[], Vec::as_slice);
-        if names.is_empty() && peer != rank {
-            return Err(DeviceError::NoCable { peer });
-        }
         let mut row = Vec::with_capacity(names.len());
         for name in names {
             let device = devices.iter().find(|device| device.info().name == *name).ok_or_else(|| {
@@ -102,13 +102,12 @@ fn by_cables(
         }
         rows.push(row);
     }
-    let unused: Vec<_> =
-        rows.iter().flat_map(|row| row.iter().skip(1)).map(|at| named[*at].info().name.as_str()).collect();
-    if !unused.is_empty() {
-        tracing::warn!(devices = unused.join(", "), "a link runs over one cable: the others lie idle while it works");
-    }
     let firsts: Vec<usize> = rows.iter().filter_map(|row| row.first().copied()).collect();
-    let found = port::find(&named, patience, |states| firsts.iter().all(|at| states[*at] == State::Ready));
+    let start = Instant::now();
+    let found = port::find(&named, patience, |states| {
+        let ready = firsts.iter().all(|at| states[*at] == State::Ready);
+        ready && (start.elapsed() >= OTHERS || states.iter().all(|state| *state == State::Ready))
+    });
 
     let problems: Vec<Vec<String>> = found.iter().map(port::problems).collect();
     let mut numbers = Vec::with_capacity(found.len());
@@ -120,7 +119,7 @@ fn by_cables(
     let mut leads = Vec::with_capacity(rows.len());
     for (peer, row) in (0_u32..).zip(&rows) {
         let lead: Vec<_> = row.iter().map(|at| numbers[*at]).collect();
-        if peer != rank && lead.iter().all(Option::is_none) {
+        if !row.is_empty() && lead.iter().all(Option::is_none) {
             let problems = row.iter().flat_map(|at| problems[*at].clone()).collect();
             return Err(DeviceError::DeadCable { peer, problems });
         }
@@ -129,29 +128,30 @@ fn by_cables(
     Ok(Survey { ports, leads })
 }
 
-/// The offers, here and there, between which the link with `peer` runs: those of the first cable that both ends can use.
-pub(super) fn route(rank: u32, peer: u32, said: &[Said]) -> Result<(u32, u32), DeviceError> {
+/// The most rails of a link.
+const RAILS: usize = 64;
+
+/// The offers, here and there, between which the rails of the link with `peer` run: those of all cables that both ends can
+/// use, in their order.
+pub(super) fn routes(rank: u32, peer: u32, said: &[Said]) -> Result<Vec<(u32, u32)>, DeviceError> {
     let (ours, theirs) = (&said[rank as usize], &said[peer as usize]);
-    let both = ours
-        .to(peer)
-        .iter()
-        .zip(theirs.to(rank))
-        .enumerate()
-        .find_map(|(cable, (here, there))| Some((cable, (*here)?, (*there)?)));
-    let names = |of: &Said, to| {
-        let device = |index: &Option<u32>| {
-            index.and_then(|index| of.offer(index)).map_or("none", |offer| &offer.device).to_owned()
+    let cables = ours.to(peer).iter().zip(theirs.to(rank)).enumerate();
+    let both = cables.filter_map(|(cable, (here, there))| Some((cable, ((*here)?, (*there)?))));
+    let (numbers, routes): (Vec<usize>, Vec<_>) = both.take(RAILS).unzip();
+    if routes.is_empty() {
+        let names = |of: &Said, to| {
+            let device = |index: &Option<u32>| {
+                index.and_then(|index| of.offer(index)).map_or("none", |offer| &offer.device).to_owned()
+            };
+            of.to(to).iter().map(device).collect()
         };
-        of.to(to).iter().map(device).collect()
-    };
-    let (cable, here, there) =
-        both.ok_or_else(|| DeviceError::NoCommonCable { peer, ours: names(ours, peer), theirs: names(theirs, rank) })?;
-    if cable > 0 {
-        tracing::warn!(
-            rank = peer,
-            device = ours.offer(here).map(|offer| &*offer.device),
-            "the cable that is named first cannot be used: another one is"
-        );
+        return Err(DeviceError::NoCommonCable { peer, ours: names(ours, peer), theirs: names(theirs, rank) });
     }
-    Ok((here, there))
+    let cables = ours.to(peer).len().max(theirs.to(rank).len()).min(RAILS);
+    if numbers.len() < cables {
+        let device = |(here, _): &(u32, u32)| ours.offer(*here).map(|offer| &*offer.device);
+        let used: Vec<_> = routes.iter().filter_map(device).collect();
+        tracing::warn!(rank = peer, used = used.join(", "), cables, "not all cables of a link can be used");
+    }
+    Ok(routes)
 }

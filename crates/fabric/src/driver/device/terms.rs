@@ -23,7 +23,7 @@ pub(crate) struct Terms {
 /// The terms of a link between two devices like this one.
 pub(crate) fn terms(options: &FabricOptions, info: &DeviceInfo) -> Result<Terms, DeviceError> {
     let offer = Offer::of(info);
-    let plan = Plan::new(options, &offer, &offer, 1)?;
+    let plan = Plan::new(options, &offer, &offer, 1, false)?;
     Ok(Terms {
         frame: plan.frame.into(),
         guard: plan.guard() as u64,

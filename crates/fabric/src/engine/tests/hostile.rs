@@ -187,7 +187,7 @@ fn follow(bytes: &mut Vec<u8>, link: &Link) -> bool {
 fn frame() -> impl Strategy<Value = Vec<u8>> {
     let fields = prop::collection::vec(number(), 0..5);
     let flags = prop_oneof![4 => 0u8..4, 1 => any::<u8>()];
-    (0u8..13, flags, 0u16..4, number(), fields, prop::collection::vec(any::<u8>(), 0..230)).prop_map(
+    (0u8..17, flags, 0u16..4, number(), fields, prop::collection::vec(any::<u8>(), 0..230)).prop_map(
         |(kind, flags, credits, word, fields, rest)| {
             let prefix = Prefix { kind, flags, credits: credits.into(), sequence: 0.into(), word: word.into() };
             let mut bytes = prefix.as_bytes().to_vec();
@@ -204,7 +204,7 @@ proptest! {
     #[test]
     fn nothing_a_peer_sends_makes_it_panic_or_grow(
         frames in prop::collection::vec(prop_oneof![1 => frame(), 40 => one_sided()], 1..40),
-        rendezvous in kinds(),
+        rendezvous in prop_oneof![kinds(), Just(Rendezvous::Striped)],
         raw in prop::bool::weighted(0.1),
     ) {
         let mut busy = Busy::new(rendezvous);
@@ -235,11 +235,20 @@ proptest! {
                 }
                 link.copied(copy.op, Err(OpError::Unreachable));
             }
+            while link.next_told().is_some() {}
             while let Some(posting) = link.next_posting() {
                 match posting {
                     Posting::Receive { op, memory } => {
-                        link.granted(op, memory.len() as u64);
+                        if rendezvous == Rendezvous::Striped {
+                            link.grant(op, Part { offset: 0, len: memory.len() as u64, rail: 1, incarnation: 0 });
+                        } else {
+                            link.granted(op, memory.len() as u64);
+                        }
                         assert!(link.landed(op));
+                    }
+                    Posting::Part { op, memory, part } => {
+                        prop_assert_eq!(memory.len() as u64, part.len);
+                        link.parted(op, part.len);
                     }
                     Posting::Send { memory, range, .. } => prop_assert!(range.end <= memory.len() as u64),
                 }

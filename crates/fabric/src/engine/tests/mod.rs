@@ -1,11 +1,13 @@
 //! Two engines against each other.
 
+mod carried;
 mod fallback;
 mod hostile;
 mod network;
 mod onesided;
 mod remote;
 mod rules;
+mod striped;
 
 use std::task::Poll;
 

@@ -259,6 +259,7 @@ impl World {
                         self.ends[1 - side].channel.extend(bytes);
                     }
                 }
+                Posting::Part { .. } => unreachable!("this link is not striped"),
             }
             return true;
         }

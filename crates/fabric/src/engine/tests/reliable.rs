@@ -204,9 +204,28 @@ struct World {
     now: Duration,
     dice: Dice,
     odds: Odds,
+    /// What each frame takes at least.
+    distance: Duration,
+    /// Frames that left, also again.
+    left: usize,
 }
 
 impl World {
+    /// Two ends that have sent nothing, and never give up.
+    fn new(generation: u32, odds: Odds, seed: u64) -> World {
+        let patient = ReliableConfig { patience: Duration::from_secs(3600), ..config(generation) };
+        World {
+            ends: [0, 1].map(|_| Reliable::new(patient)),
+            slots: [0, 1].map(|_| vec![Vec::new(); 8]),
+            wires: Vec::new(),
+            now: Duration::ZERO,
+            dice: Dice(seed),
+            odds,
+            distance: Duration::ZERO,
+            left: 0,
+        }
+    }
+
     fn put(&mut self, from: usize, mut bytes: Vec<u8>) {
         let copies = if self.dice.strikes(self.odds.repeat) { 2 } else { 1 };
         for _ in 0..copies {
@@ -218,7 +237,7 @@ impl World {
                 bytes[at] ^= 1 << self.dice.below(8);
             }
             let delay = MS * self.dice.below(u64::from(self.odds.delay) + 1) as u32 / 4;
-            self.wires.push((1 - from, self.now + delay, bytes.clone()));
+            self.wires.push((1 - from, self.now + self.distance + delay, bytes.clone()));
         }
     }
 
@@ -227,6 +246,7 @@ impl World {
         while let Some(slot) = self.ends[end].due(self.now) {
             let frame = self.slots[end][slot as usize].clone();
             let bytes = wire(&mut self.ends[end], slot, &frame);
+            self.left += 1;
             self.put(end, bytes);
         }
         while self.ends[end].can_send()
@@ -235,6 +255,7 @@ impl World {
             let slot = self.ends[end].begin(self.now);
             self.slots[end][slot as usize].clone_from(frame);
             let bytes = wire(&mut self.ends[end], slot, frame);
+            self.left += 1;
             self.put(end, bytes);
         }
         if self.ends[end].ack_due(self.now) {
@@ -261,6 +282,83 @@ impl World {
         let next = wires.chain(ends).min().expect("something is to come as long as not all has ended");
         self.now = self.now.max(next);
     }
+
+    /// Until each end has sent its frames and both rest: what came to each.
+    fn run(&mut self, frames: &[Vec<Vec<u8>>; 2]) -> [Vec<Vec<u8>>; 2] {
+        let mut wanted = [frames[0].iter(), frames[1].iter()];
+        let mut got = [Vec::new(), Vec::new()];
+        for steps in 0.. {
+            assert!(steps < 100_000 && self.now < Duration::from_secs(1000), "it does not end");
+            for end in [0, 1] {
+                self.step(end, &mut wanted[end]);
+            }
+            let resting = self.ends.iter().all(|end| end.in_flight() == 0 && end.deadline().is_none());
+            if resting && self.wires.is_empty() && wanted.iter().all(|wanted| wanted.len() == 0) {
+                break;
+            }
+            self.advance();
+            self.arrivals(&mut got);
+        }
+        got
+    }
+}
+
+const CLEAN: Odds = Odds { lose: 0, repeat: 0, damage: 0, delay: 0 };
+
+fn numbered(count: usize) -> Vec<Vec<u8>> {
+    (0..count).map(|at| at.to_le_bytes().to_vec()).collect()
+}
+
+/// How many frames left in vain over a link that loses nothing, on which a frame takes so long.
+fn in_vain(world: &mut World, distance: Duration, counts: [usize; 2]) -> usize {
+    (world.distance, world.left) = (distance, 0);
+    let frames = counts.map(numbered);
+    let got = world.run(&frames);
+    assert!(got[0] == frames[1] && got[1] == frames[0], "{distance:?}");
+    world.left - counts[0] - counts[1]
+}
+
+#[test]
+fn a_long_link_gets_no_window_twice() {
+    // The timer's turns before the first answer, at 20, 60, 140 and 300 ms: one frame each.
+    for (millis, turns) in [(1, 0), (5, 0), (20, 1), (50, 2), (100, 3), (200, 4)] {
+        for counts in [[400, 0], [400, 400], [1, 300], [3, 0]] {
+            let mut world = World::new(7, CLEAN, 1);
+            let ends = counts.iter().filter(|count| **count > 0).count();
+            let vain = in_vain(&mut world, MS * millis, counts);
+            assert!(vain <= turns * ends, "{millis} ms, {counts:?}: {vain} frames in vain");
+            // Now it is known, also after a rest.
+            assert_eq!(in_vain(&mut world, MS * millis, counts), 0, "{millis} ms, {counts:?}");
+        }
+    }
+}
+
+#[test]
+fn a_link_that_becomes_longer_is_learnt() {
+    let mut world = World::new(7, CLEAN, 1);
+    assert_eq!(in_vain(&mut world, MS, [400, 0]), 0);
+    // The timer's turns before the first late answer have nobody to warn them.
+    let vain = in_vain(&mut world, 100 * MS, [400, 0]);
+    assert!(vain <= 3 * 8, "{vain} frames in vain");
+    assert_eq!(in_vain(&mut world, 100 * MS, [400, 0]), 0);
+}
+
+#[test]
+fn a_first_window_that_is_lost_comes_again_soon() {
+    let mut world = World::new(7, Odds { lose: 100, ..CLEAN }, 1);
+    world.distance = MS;
+    let frames = numbered(8);
+    let mut wanted = frames.iter();
+    world.step(0, &mut wanted);
+    assert!(wanted.len() == 0 && world.wires.is_empty());
+    world.odds = CLEAN;
+    let mut got = [Vec::new(), Vec::new()];
+    while got[1].len() < 8 {
+        world.advance();
+        world.arrivals(&mut got);
+        [0, 1].into_iter().for_each(|end| world.step(end, &mut [].iter()));
+    }
+    assert!(got[1] == frames && world.now < 200 * MS, "{:?}", world.now);
 }
 
 fn cases() -> u32 {
@@ -278,30 +376,9 @@ proptest! {
         generation in prop_oneof![any::<u32>(), u32::MAX - 200..u32::MAX],
         counts in prop::array::uniform2(0..60_usize),
     ) {
-        let patient = ReliableConfig { patience: Duration::from_secs(3600), ..config(generation) };
         let frames = counts.map(|count| (0..count).map(|at| vec![at as u8; 1 + at % 9]).collect::<Vec<_>>());
-        let mut world = World {
-            ends: [0, 1].map(|_| Reliable::new(patient)),
-            slots: [0, 1].map(|_| vec![Vec::new(); 8]),
-            wires: Vec::new(),
-            now: Duration::ZERO,
-            dice: Dice(seed),
-            odds,
-        };
-        let mut wanted = [frames[0].iter(), frames[1].iter()];
-        let mut got = [Vec::new(), Vec::new()];
-        for steps in 0.. {
-            prop_assert!(steps < 100_000 && world.now < Duration::from_secs(1000), "it does not end");
-            for end in [0, 1] {
-                world.step(end, &mut wanted[end]);
-            }
-            let resting = world.ends.iter().all(|end| end.in_flight() == 0 && end.deadline().is_none());
-            if resting && world.wires.is_empty() && wanted.iter().all(|wanted| wanted.len() == 0) {
-                break;
-            }
-            world.advance();
-            world.arrivals(&mut got);
-        }
+        let mut world = World::new(generation, odds, seed);
+        let got = world.run(&frames);
         prop_assert_eq!(&got[0], &frames[1]);
         prop_assert_eq!(&got[1], &frames[0]);
     }

@@ -5,6 +5,7 @@ use fulmen_reach::Node;
 use fulmen_soft::{Profile, SoftDevice};
 use fulmen_verbs::{QueuePairLimits, QueuePairState, RecvRequest, Transition, VerbsError};
 
+use super::super::hub::Berth;
 use super::*;
 use crate::engine::{Config, Exports};
 
@@ -51,7 +52,7 @@ fn rdma() -> (Rdma, Arc<Posted>, Link) {
     let cells = (0..DEPTH).map(cell).collect();
     let posted = Arc::new(Posted::default());
     let pairs = RdmaPairs { out: posted.clone(), into: Arc::new(Posted::default()), there: 0 };
-    let rdma = Rdma::new(1, device.info(), pairs, cells, (registered.clone(), registered));
+    let rdma = Rdma::new(Berth { peer: 1, rail: 0 }, device.info(), pairs, cells, (registered.clone(), registered));
     let config: Config = crate::driver::reach::config(&crate::Flow::default(), false);
     (rdma, posted, Link::with_exports(config, Exports::new()))
 }

@@ -1,0 +1,54 @@
+//! Hosts with several networks, and with addresses that only look like one.
+
+use fulmen_testbed::Host;
+
+use crate::world::{Plan, Rank, What, World};
+
+/// What a message has.
+const LONG: usize = 64 << 20;
+
+fn world(name: &str) -> Option<World> {
+    World::new(name, Plan { has_second: true, scale: LONG, ..Plan::new(What::Paths, 2) })
+}
+
+/// Gives the host a bridge for containers, as every host has one, with the same address.
+fn decoy(host: &Host) {
+    for line in [
+        "link add docker0 type veth peer name docker1",
+        "address add 172.17.0.1/16 dev docker0",
+        "link set docker0 up",
+        "link set docker1 up",
+    ] {
+        let status = host.command("ip").args(line.split(' ')).status().unwrap();
+        assert!(status.success(), "ip {line}");
+    }
+}
+
+/// Runs the two ranks, and gives what both say of what they go over.
+fn run(world: &World) -> [String; 2] {
+    let mut ranks = world.start_all();
+    let over = [0, 1].map(|rank: usize| ranks[rank].hear("over"));
+    ranks.iter_mut().for_each(|rank| drop(rank.hear("done")));
+    ranks.into_iter().for_each(Rank::ends);
+    over
+}
+
+#[test]
+fn bridges_with_one_address_are_no_path() {
+    let Some(world) = world("hosts with bridges") else { return };
+    world.hosts.iter().for_each(decoy);
+    let device = world.net.device(&world.hosts[0]);
+    assert_eq!(run(&world), [format!("{device} {device}"), format!("{device} {device}")]);
+}
+
+#[test]
+fn a_path_is_found_where_the_first_addresses_do_not_meet() {
+    let Some(world) = world("hosts whose first addresses do not meet") else { return };
+    world.hosts.iter().for_each(decoy);
+    // Both reach the coordinator over it, and not each other.
+    let [a, b] = [&world.hosts[0], &world.hosts[1]];
+    world.net.block(a, b);
+    world.net.block(b, a);
+    let device = world.second.as_ref().unwrap().device(a);
+    assert_eq!(run(&world), [format!("{device} {device}"), format!("{device} {device}")]);
+}
