@@ -123,13 +123,7 @@ fn measure_rails(group: &Group, peer: u32) -> anyhow::Result<Vec<(Option<Numbere
     Ok(measured)
 }
 
-fn row(
-    group: &Group,
-    (from, to): (u32, u32),
-    hosts: &[String],
-    rail: Option<&Numbered>,
-    speed: Option<Speed>,
-) -> Row {
+fn row(group: &Group, (from, to): (u32, u32), hosts: &[String], rail: Option<&Numbered>, speed: Option<Speed>) -> Row {
     let fabric = group.fabric();
     let info = rail.map(|(_, rail)| &rail.info);
     let kind = match (info, fabric.link_kind()) {
