@@ -163,7 +163,7 @@ type Variables = Box<dyn Fn(u32) -> Vec<(&'static str, String)>>;
 /// The variables of each launcher for a rank of three on this host.
 fn dialects(home: &Path) -> Vec<(&'static str, Variables)> {
     let devices = home.join("devices.json");
-    std::fs::write(&devices, r#"[[null, "a", "b"], ["c", null, "d"], ["e", ["f", "g"], null]]"#).unwrap();
+    std::fs::write(&devices, r#"[[null, "a", "b"], ["c", null, ["d", "h"]], ["e", ["f", "g"], null]]"#).unwrap();
     let devices = devices.to_str().unwrap().to_owned();
     // Cables lead over the machine's devices; the profile has ranks rehearse without.
     let jaccl = move |names: [&'static str; 3]| {

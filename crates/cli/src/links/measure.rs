@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use fulmen::{CollectiveError, Group};
+use fulmen::{CollectiveError, Element, Group};
 
 /// Memory for buffers: one of a message at each end.
 pub const POOL: u64 = 64 << 20;
@@ -28,6 +28,8 @@ pub struct Measured {
     pub latency: Duration,
     /// Bytes a second of the fastest long message to this rank.
     pub received: f64,
+    /// What the long messages had.
+    pub bytes: usize,
 }
 
 /// Measures the link with a rank. Both ranks call it.
@@ -51,11 +53,11 @@ pub fn measure(group: &Group, peer: u32) -> Result<Measured, CollectiveError> {
             }
         }
     }
-    Ok(Measured { latency, received: bytes as f64 / fastest.as_secs_f64().max(1e-9) })
+    Ok(Measured { latency, received: bytes as f64 / fastest.as_secs_f64().max(1e-9), bytes })
 }
 
 /// Has both ends know the number that the one with the smaller rank has come to.
-fn agree(group: &Group, peer: u32, number: u64) -> Result<u64, CollectiveError> {
+pub fn agree(group: &Group, peer: u32, number: u64) -> Result<u64, CollectiveError> {
     let mut agreed = [number];
     if group.rank() < peer {
         group.send(&agreed[..], peer, TAG)?;
@@ -66,7 +68,7 @@ fn agree(group: &Group, peer: u32, number: u64) -> Result<u64, CollectiveError> 
 }
 
 /// The other end's number, for the one with the smaller rank; the other one tells it.
-pub fn tell(group: &Group, peer: u32, number: f64) -> Result<f64, CollectiveError> {
+pub fn tell<T: Element>(group: &Group, peer: u32, number: T) -> Result<T, CollectiveError> {
     let mut told = [number];
     if group.rank() < peer {
         group.recv(&mut told[..], peer, TAG)?;

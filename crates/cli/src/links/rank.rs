@@ -3,13 +3,14 @@
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv6Addr};
 use std::process::ExitCode;
+use std::time::Duration;
 
-use fulmen::parts::fabric::{RailEnd, RailInfo};
+use fulmen::parts::fabric::{RailEnd, RailInfo, RailState, RailStatus};
 use fulmen::parts::system::Library;
 use fulmen::parts::verbs::{Carrier, Device, LinkLayer};
 use fulmen::{Group, LinkKind, Options};
 
-use super::measure::{Measured, measure, tell};
+use super::measure::{agree, measure, tell};
 use super::row::{Cable, End, Row};
 
 /// Of messages to the first rank.
@@ -59,14 +60,12 @@ fn hosts(group: &Group) -> anyhow::Result<Vec<String>> {
 /// Measures one pair, and has the first rank tell of it.
 fn turn(group: &Group, from: u32, to: u32, hosts: &[String]) -> anyhow::Result<()> {
     let own = group.rank();
-    let mut line = String::new();
+    let mut lines = String::new();
     if own == from || own == to {
         let peer = if own == from { to } else { from };
-        let measured = measure(group, peer)?;
-        let out = tell(group, peer, measured.received)?;
-        if own == from {
-            let row = row(group, (from, to), hosts, measured, out);
-            line = serde_json::to_string(&row)? + "\n";
+        for (rail, speed) in measure_rails(group, peer)? {
+            let row = row(group, (from, to), hosts, rail.as_ref(), speed);
+            lines += &(serde_json::to_string(&row)? + "\n");
         }
     }
     match (own, from) {
@@ -75,39 +74,82 @@ fn turn(group: &Group, from: u32, to: u32, hosts: &[String]) -> anyhow::Result<(
             let mut bytes = vec![0u8; LONGEST];
             let len = group.recv(&mut bytes[..], from, TAG)?;
             bytes.truncate(len);
-            line = String::from_utf8(bytes)?;
+            lines = String::from_utf8(bytes)?;
         }
-        (own, from) if own == from => group.send(line.as_bytes(), 0, TAG)?,
+        (own, from) if own == from => group.send(lines.as_bytes(), 0, TAG)?,
         _ => {}
     }
     if own == 0 {
         let mut output = io::stdout().lock();
-        output.write_all(line.as_bytes()).and_then(|()| output.flush())?;
+        output.write_all(lines.as_bytes()).and_then(|()| output.flush())?;
     }
     Ok(())
 }
 
-fn row(group: &Group, (from, to): (u32, u32), hosts: &[String], measured: Measured, out: f64) -> Row {
+/// How fast a rail is, as the rank with the smaller number knows it.
+struct Speed {
+    latency: Duration,
+    out: f64,
+    back: f64,
+}
+
+/// One of a link's rails, by its number.
+type Numbered = (usize, RailStatus);
+
+/// Measures each rail that is up at both ends; a link with one, or with none, as a whole.
+fn measure_rails(group: &Group, peer: u32) -> anyhow::Result<Vec<(Option<Numbered>, Option<Speed>)>> {
     let fabric = group.fabric();
-    let rail = fabric.rail(to);
-    let kind = match (rail, fabric.link_kind()) {
+    let whole = measure(group, peer)?;
+    let out = tell(group, peer, whole.received)?;
+    let rails = fabric.rails(peer);
+    if rails.len() <= 1 {
+        let speed = Speed { latency: whole.latency, out, back: whole.received };
+        return Ok(vec![(rails.into_iter().next().map(|rail| (0, rail)), Some(speed))]);
+    }
+    let mut measured = Vec::with_capacity(rails.len());
+    for (index, rail) in rails.into_iter().enumerate() {
+        let up = u64::from(rail.state == RailState::Up);
+        let both = up & tell(group, peer, up)?;
+        let speed = match agree(group, peer, both)? {
+            0 => None,
+            _ => {
+                let probe = fabric.probe_rail(peer, index, whole.bytes, group.deadline())?;
+                let out = tell(group, peer, probe.bytes_per_second)?;
+                Some(Speed { latency: probe.latency, out, back: probe.bytes_per_second })
+            }
+        };
+        measured.push((Some((index, rail)), speed));
+    }
+    Ok(measured)
+}
+
+fn row(group: &Group, (from, to): (u32, u32), hosts: &[String], rail: Option<&Numbered>, speed: Option<Speed>) -> Row {
+    let fabric = group.fabric();
+    let info = rail.map(|(_, rail)| &rail.info);
+    let kind = match (info, fabric.link_kind()) {
         (Some(rail), _) => kind(rail),
         (None, LinkKind::SharedMemory) => "shared-memory",
         (None, _) => "relayed",
     };
+    let state = match (rail.map(|(_, rail)| &rail.state), &speed) {
+        (Some(RailState::Down { cause } | RailState::Out { cause, .. }), _) => format!("down: {cause}"),
+        (_, None) => "not up at both ends".to_owned(),
+        _ => "up".to_owned(),
+    };
     let round = |number: f64| (number * 1e4).round() / 1e4;
+    let speed = speed.as_ref();
     Row {
         from,
         to,
         from_host: hosts[from as usize].clone(),
         to_host: hosts[to as usize].clone(),
-        rail: rail.map(|_| 0),
-        cable: rail.map(|rail| Cable { from: end(&rail.here), to: end(&rail.there) }),
+        rail: rail.map(|(index, _)| *index),
+        cable: info.map(|rail| Cable { from: end(&rail.here), to: end(&rail.there) }),
         kind: kind.to_owned(),
-        state: "up".to_owned(),
-        latency_us: Some(round(measured.latency.as_secs_f64() * 1e6)),
-        out: Some(round(out / 1e9)),
-        back: Some(round(measured.received / 1e9)),
+        state,
+        latency_us: speed.map(|speed| round(speed.latency.as_secs_f64() * 1e6)),
+        out: speed.map(|speed| round(speed.out / 1e9)),
+        back: speed.map(|speed| round(speed.back / 1e9)),
         fallback: fabric.fallback().map(str::to_owned),
     }
 }

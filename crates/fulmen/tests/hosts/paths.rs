@@ -52,3 +52,18 @@ fn a_path_is_found_where_the_first_addresses_do_not_meet() {
     let device = world.second.as_ref().unwrap().device(a);
     assert_eq!(run(&world), [format!("{device} {device}"), format!("{device} {device}")]);
 }
+
+#[test]
+fn two_networks_carry_at_once_and_one_is_gone_for_a_while() {
+    let plan = Plan { has_second: true, scale: 8 << 20, ..Plan::new(What::Stripes, 2) };
+    let Some(world) = World::new("two networks between two hosts", plan) else { return };
+    let mut ranks = world.start_all();
+    let each = |ranks: &mut Vec<Rank>, word| ranks.iter_mut().for_each(|rank| drop(rank.hear(word)));
+    each(&mut ranks, "both");
+    let second = world.second.as_ref().unwrap();
+    second.down(&world.hosts[1]);
+    each(&mut ranks, "one");
+    second.up(&world.hosts[1]);
+    each(&mut ranks, "done");
+    ranks.into_iter().for_each(Rank::ends);
+}

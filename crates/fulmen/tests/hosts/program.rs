@@ -4,7 +4,7 @@ use std::env;
 use std::io::{Read, Write};
 
 use fulmen::parts::fabric::bootstrap::{JoinConfig, RegroupError};
-use fulmen::parts::fabric::{Regroup, Secret, Session};
+use fulmen::parts::fabric::{RailState, RailStatus, Regroup, Secret, Session};
 use fulmen::prelude::*;
 
 use crate::world::{LONG, What};
@@ -33,6 +33,7 @@ fn a_rank() {
         What::Work => Seat::Work(start()),
         What::SlowReader => return slow_reader(&start(), scale),
         What::Paths => return paths(&start(), scale),
+        What::Stripes => return stripes(&start(), scale),
         What::Receivers => return receiver(&start()),
         What::OneSided => return crate::onesided::ranks(&start(), rounds.unwrap_or(1), scale),
     };
@@ -267,6 +268,43 @@ fn slow_reader(group: &Group, scale: usize) {
             }
         }
     }
+    group.barrier().unwrap();
+    say("done");
+}
+
+/// Rank 0 sends long messages, all of which rank 1 looks at, until rank 1 has seen every rail do what the test asks for: both bring
+/// bytes, then one is down, then it brings bytes again.
+fn stripes(group: &Group, scale: usize) {
+    let (own, peer) = (group.rank(), 1 - group.rank());
+    let is_up = |rail: &RailStatus| rail.state == RailState::Up;
+    let brought = || group.fabric().rails(peer).iter().map(|rail| rail.received_bytes).collect::<Vec<_>>();
+    let mut round = 0;
+    let mut until = |seen: &dyn Fn(&[RailStatus]) -> bool| {
+        loop {
+            let mut buffer = group.alloc::<u8>(scale).unwrap();
+            let mut over = [0u8];
+            if own == 0 {
+                buffer.copy_from_slice(&pattern(0, round, scale));
+                group.send(&mut buffer, peer, 9).unwrap();
+                group.recv(&mut over[..], peer, 10).unwrap();
+            } else {
+                assert_eq!(group.recv(&mut buffer, peer, 9).unwrap(), scale);
+                assert!(buffer[..] == pattern(0, round, scale)[..], "round {round}");
+                over[0] = u8::from(seen(&group.fabric().rails(peer)));
+                group.send(&over[..], peer, 10).unwrap();
+            }
+            round += 1;
+            if over[0] == 1 {
+                return;
+            }
+        }
+    };
+    until(&|rails| rails.len() == 2 && rails.iter().all(|rail| is_up(rail) && rail.received_bytes > 0));
+    say("both");
+    until(&|rails| rails.iter().filter(|rail| is_up(rail)).count() == 1);
+    say("one");
+    let then = brought();
+    until(&|rails| rails.iter().zip(&then).all(|(rail, then)| is_up(rail) && rail.received_bytes > *then));
     group.barrier().unwrap();
     say("done");
 }

@@ -33,6 +33,8 @@ pub enum What {
     SlowReader,
     /// Two send each other long messages, and say what they go over.
     Paths,
+    /// Rank 0 sends long messages over two networks, one of which goes and comes back.
+    Stripes,
     /// They work on one another's memory, and under a lock of the first one's.
     OneSided,
     /// Each of two waits for a word of the other one.
@@ -46,6 +48,7 @@ impl fmt::Display for What {
             What::Work => "work",
             What::SlowReader => "slow reader",
             What::Paths => "paths",
+            What::Stripes => "stripes",
             What::OneSided => "one-sided",
             What::Receivers => "receivers",
         })
@@ -56,7 +59,8 @@ impl FromStr for What {
     type Err = String;
 
     fn from_str(text: &str) -> Result<What, String> {
-        let all = [What::Control, What::Work, What::SlowReader, What::Paths, What::OneSided, What::Receivers];
+        let all =
+            [What::Control, What::Work, What::SlowReader, What::Paths, What::Stripes, What::OneSided, What::Receivers];
         all.into_iter().find(|what| what.to_string() == text).ok_or_else(|| text.to_owned())
     }
 }
@@ -170,7 +174,7 @@ impl World {
             .env("FULMEN_SECRET_FD", "0")
             .env("FULMEN_TIMEOUT", self.plan.timeout.as_secs().to_string())
             .env("FULMEN_SILENCE", self.plan.silence.as_secs_f32().to_string())
-            .env("FULMEN_POOL", if self.plan.what == What::Paths { "160M" } else { "16M" })
+            .env("FULMEN_POOL", if matches!(self.plan.what, What::Paths | What::Stripes) { "160M" } else { "16M" })
             .envs(self.plan.env.iter().copied());
         let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         process.stdin.take().unwrap().write_all(self.secret.to_hex().as_bytes()).unwrap();
