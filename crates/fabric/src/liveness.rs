@@ -7,7 +7,8 @@
 //!
 //! A link that breaks between two live processes is a loss too, for its two ends and nobody else. The end that finds out
 //! has the coordinator tell the other one. Since a link also breaks because the process at its other end has died, which
-//! the coordinator may say a little later, errors wait half a second for that better cause.
+//! the coordinator may say a little later, errors wait half a second for that better cause; and so they do where the other
+//! end gave the link up, which may have heard of a death earlier than this one.
 //!
 //! Errors name the *first cause*. A rank that left, gave a link up or asked for a new generation did so for a reason: where
 //! another rank was dead before, that one is named. A generation as a whole *ends* when a rank regroups, or when the
@@ -22,7 +23,7 @@ use std::time::{Duration, Instant};
 use crate::driver::Parker;
 use crate::{Loss, Recorder};
 
-/// How long an error about a broken link waits for the word that the process behind it has ended.
+/// How long an error about a link that broke or was given up waits for the word of the death behind that.
 const GRACE: Duration = Duration::from_millis(500);
 
 /// The ranks that a wait depends on.
@@ -52,7 +53,7 @@ pub(crate) struct Life {
     /// How many there are: what waits look at.
     count: AtomicU32,
     known: Mutex<Known>,
-    /// Notified when a broken link has turned out to be a death.
+    /// Notified when a death has become known, which may be why a link broke or was given up.
     explained: Condvar,
     parker: Box<dyn Parker>,
     /// Has a rank told that the link to it is over.
@@ -121,6 +122,9 @@ impl Life {
             recorder.note("lost", 0, Some(rank), &loss.to_string());
         }
         let broken = matches!(loss, Loss::Broken(_));
+        if is_death(&loss) {
+            self.explained.notify_all();
+        }
         known.lost.push(Lost { rank, loss, at: Instant::now() });
         self.count.fetch_add(1, Ordering::Release);
         // Before anybody can see the loss, and ask for a new generation: whoever decides on that has heard of it by then. What
@@ -205,15 +209,22 @@ impl Life {
         };
         let known = self.lock();
         let Some((rank, at)) = known.lost.iter().find(counts).map(|lost| (lost.rank, lost.at)) else {
-            return known.ended.clone().map(|ended| known.first_cause(known.lost.len(), ended));
+            return known.ended.clone().map(|ended| known.first_cause(None, ended));
         };
         let left = GRACE.saturating_sub(at.elapsed());
-        let unexplained = |known: &mut Known| known.ended.is_none() && matches!(known.of(rank), Some(Loss::Broken(_)));
+        let unexplained = |known: &mut Known| {
+            known.ended.is_none()
+                && match known.of(rank) {
+                    Some(Loss::Broken(_)) => true,
+                    Some(Loss::GaveUp) => !known.lost.iter().any(|lost| is_death(&lost.loss)),
+                    _ => false,
+                }
+        };
         let (known, _) =
             self.explained.wait_timeout_while(known, left, unexplained).unwrap_or_else(PoisonError::into_inner);
-        let at = known.lost.iter().position(|lost| lost.rank == rank)?;
-        let fate = Fate::Lost { rank, loss: known.lost[at].loss.clone() };
-        Some(known.first_cause(at, fate))
+        let lost = known.lost.iter().find(|lost| lost.rank == rank)?;
+        let until = if lost.loss == Loss::GaveUp { lost.at + GRACE } else { lost.at };
+        Some(known.first_cause(Some(until), Fate::Lost { rank, loss: lost.loss.clone() }))
     }
 
     fn lock(&self) -> MutexGuard<'_, Known> {
@@ -226,13 +237,14 @@ impl Known {
         self.lost.iter().find(|lost| lost.rank == rank).map(|lost| lost.loss.clone())
     }
 
-    /// The death, among the first `before` losses, that is behind this one, if that is none itself.
-    fn first_cause(&self, before: usize, fate: Fate) -> Fate {
+    /// The death that is behind this fate, among those known at some time or now, if that is none itself.
+    fn first_cause(&self, until: Option<Instant>, fate: Fate) -> Fate {
         let is_own_cause = match &fate {
             Fate::Lost { loss, .. } => is_death(loss) || matches!(loss, Loss::Broken(_)),
             Fate::Ended => false,
         };
-        let death = self.lost[..before].iter().find(|lost| is_death(&lost.loss)).filter(|_| !is_own_cause);
+        let early = |lost: &&Lost| is_death(&lost.loss) && until.is_none_or(|until| lost.at <= until);
+        let death = self.lost.iter().find(early).filter(|_| !is_own_cause);
         death.map_or(fate, |lost| Fate::Lost { rank: lost.rank, loss: lost.loss.clone() })
     }
 }
@@ -290,6 +302,25 @@ mod tests {
         assert_eq!(life.loss(0), Some(Loss::GaveUp));
         assert_eq!(life.cause(1), lost(1, Loss::Left), "it left before");
         assert_eq!(life.cause(3), lost(3, Loss::Session(crate::LossCause::Closed)), "a death of its own");
+    }
+
+    #[test]
+    fn why_a_link_was_given_up_may_be_heard_after_that() {
+        let life = Arc::new(Life::new(4, Box::new(Deaf)));
+        life.lose(0, Loss::GaveUp);
+        let asking = std::thread::spawn({
+            let life = life.clone();
+            move || life.cause(0)
+        });
+        life.lose(3, Loss::Ended);
+        assert_eq!(asking.join().unwrap(), lost(3, Loss::Ended));
+        assert_eq!(life.loss(0), Some(Loss::GaveUp));
+
+        let life = Life::new(4, Box::new(Deaf));
+        life.lose(0, Loss::GaveUp);
+        assert_eq!(life.cause(0), lost(0, Loss::GaveUp), "nobody has died");
+        life.lose(3, Loss::Ended);
+        assert_eq!(life.cause(0), lost(0, Loss::GaveUp), "that came much later");
     }
 
     #[test]
