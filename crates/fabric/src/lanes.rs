@@ -112,6 +112,12 @@ pub(crate) struct Open {
     link: Vec<OpId>,
 }
 
+/// What a wait counts for among looks: whoever waits again and again moves everything on.
+const WAIT: u64 = OFTEN as u64;
+
+/// A program that looks so often between two looks of the progress thread moves everything on by itself.
+pub(crate) const OFTEN: u32 = 16;
+
 /// All lanes of a rank. Held by the fabric and by its progress thread.
 pub(crate) struct Lanes {
     /// By rank; none for this one, or where there is nothing that carries messages.
@@ -122,7 +128,8 @@ pub(crate) struct Lanes {
     pub(crate) parker: Arc<dyn Parker>,
     /// Where some ranks have no link of their own.
     pub(crate) switch: Option<Arc<Switch>>,
-    /// Threads of the program that wait, and so move everything on, in the lower half; how often one began to, in the upper.
+    /// Threads of the program that wait, and so move everything on, in the lower half; in the upper, how often the program
+    /// has looked at an operation, with [`WAIT`] for each wait that was not over at once.
     pollers: AtomicU64,
     /// Peers rely on answers at any time.
     demanding: bool,
@@ -146,7 +153,13 @@ impl Lanes {
     /// A thread of the program begins to wait.
     #[inline]
     pub(crate) fn enter(&self) {
-        self.pollers.fetch_add(1 << 32 | 1, Ordering::Relaxed);
+        self.pollers.fetch_add(WAIT << 32 | 1, Ordering::Relaxed);
+    }
+
+    /// It looks at an operation, and moves it on.
+    #[inline]
+    pub(crate) fn note_look(&self) {
+        self.pollers.fetch_add(1 << 32, Ordering::Relaxed);
     }
 
     /// It has ended to wait.
@@ -155,11 +168,12 @@ impl Lanes {
         self.pollers.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Whether a thread of the program moves everything on, or has since `before`, which is brought up to date.
-    pub(crate) fn was_polled(&self, before: &mut u32) -> bool {
+    /// How often the program has looked since `before`, which is brought up to date; for ever if one of its threads waits.
+    pub(crate) fn looks_since(&self, before: &mut u32) -> u32 {
         let pollers = self.pollers.load(Ordering::Relaxed);
-        let (entries, now) = ((pollers >> 32) as u32, pollers as u32);
-        std::mem::replace(before, entries) != entries || now > 0
+        let (looks, waiting) = ((pollers >> 32) as u32, pollers as u32);
+        let since = looks.wrapping_sub(std::mem::replace(before, looks));
+        if waiting > 0 { u32::MAX } else { since }
     }
 
     /// Whether somebody has to listen even if no operation is under way.

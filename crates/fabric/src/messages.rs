@@ -225,6 +225,7 @@ impl Fabric {
         until: Option<Instant>,
     ) -> Poll<Result<u64, OpError>> {
         let lanes = &self.inner.lanes;
+        lanes.note_look();
         let (_, mut lane) = lanes.pump(rank, lane, lent, Some(op), until);
         let outcome = lane.link.poll(op, lent);
         if outcome.is_ready() && lane.link.has_answers() {

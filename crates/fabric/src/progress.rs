@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use crate::lanes::Lanes;
+use crate::lanes::{Lanes, OFTEN};
 
 /// How often it looks whether the program still waits by itself.
 const NAP: Duration = Duration::from_millis(1);
@@ -93,12 +93,14 @@ impl Drop for Progress {
 
 impl Shared {
     fn run(&self) {
-        let (mut idle, mut entries) = (0, 0);
+        let (mut idle, mut looks, mut often) = (0, 0, OFTEN);
         while !self.stop.load(Ordering::SeqCst) {
-            // Between two calls of a program that waits in most of them nobody does: whoever took over there would be in its way.
-            if self.lanes.was_polled(&mut entries) {
+            // Between two calls of a program that waits in most of them nobody does: whoever took over there would be in its
+            // way. It may find then that all has come whenever it looks, and not wait any more: one look tells that it is back.
+            if self.lanes.looks_since(&mut looks) >= std::mem::replace(&mut often, 1) {
                 self.nap(Some(NAP));
                 self.lanes.pump_for_others();
+                often = OFTEN;
                 continue;
             }
             let moved = self.lanes.pump_all();

@@ -252,7 +252,13 @@ impl Pair {
         if busy {
             worked |= self.advance(inner);
         }
-        self.tell(inner, !worked);
+        // A thread of the device looks when the program has not for some time.
+        let quiet = match &mut inner.link {
+            Some(Link::Far(far)) => far.is_quiet(worked),
+            _ => false,
+        };
+        let idle = !worked && (clock || quiet);
+        self.tell(inner, idle);
         if busy {
             inner.looks = if worked { 0 } else { inner.looks + 1 };
             if (clock || inner.looks.is_multiple_of(LOOKS_PER_CLOCK)) && !inner.sends.is_empty() {

@@ -15,8 +15,11 @@ const AWAITED: Duration = Duration::from_secs(3);
 const AHEAD: usize = 64 << 10;
 /// Bytes of frames that wait to go out together.
 const TOGETHER: usize = 64 << 10;
-/// What is owed is told alone once there is so much of it.
+/// What is owed is told alone once there is so much of it,
 const MUCH: u64 = 32;
+/// or when the program has looked for completions so often since and has sent nothing that it could go with. A reply
+/// follows the message sooner, and a frame alone costs each side as much as one with a message.
+const LOOKS: u32 = 8;
 
 pub(crate) struct Far {
     pub(super) own: End,
@@ -44,6 +47,10 @@ pub(crate) struct Far {
     pub(super) input: Incoming,
     /// What the peer asks for, oldest first.
     pub(super) requests: VecDeque<Request>,
+    /// WRITEs were taken since the peer was told last. The program does not know of them, and does not reply.
+    pub(super) silent: bool,
+    /// How often in a row the program looked and nothing was to be done.
+    looks: u32,
 }
 
 /// What the peer has said.
@@ -241,6 +248,8 @@ impl Far {
             out: Outgoing { bytes: Vec::with_capacity(TOGETHER), ..Outgoing::default() },
             input: Incoming { bytes: vec![0; AHEAD].into(), start: 0, end: 0, coming: Coming::Head },
             requests: VecDeque::with_capacity(MOST_ASKED),
+            silent: false,
+            looks: 0,
         }
     }
 
@@ -310,16 +319,25 @@ impl Far {
     /// Puts a head behind what goes out. It tells `words`, too.
     pub(super) fn push(&mut self, head: Head) {
         self.told.words = head.words;
+        self.silent = false;
         self.out.push(head);
     }
 
-    /// Whether the peer has to be told something alone. `idle`: there is nothing else to be done.
+    /// The program has looked, and there was something to be done or not: whether what is owed goes alone now.
+    pub(in crate::pair) fn is_quiet(&mut self, worked: bool) -> bool {
+        self.looks = if worked { 0 } else { self.looks.saturating_add(1) };
+        self.silent || self.looks >= LOOKS
+    }
+
+    /// Whether the peer has to be told something alone. `idle`: there is nothing else to be done. RECVs are told of then when
+    /// it knows of no more than that.
     pub(super) fn owes(&self, now: Words, idle: bool) -> bool {
         let told = &self.told;
         let acks = if self.reliable { now.acked.saturating_sub(told.words.acked) } else { 0 };
         let grants = if self.credited { now.granted.saturating_sub(told.words.granted) } else { 0 };
         let waits = grants > 0 && self.heard.wants > told.words.granted;
-        waits || acks.max(grants) >= if idle { 1 } else { MUCH }
+        let few = grants > 0 && told.words.granted.saturating_sub(self.received) <= grants;
+        waits || acks.max(grants) >= MUCH || idle && (acks > 0 || few)
     }
 
     pub(super) fn is_urgent(&self) -> bool {

@@ -451,6 +451,7 @@ impl Pair {
                 }
                 inner.dropping = false;
                 inner.taken += 1;
+                far.silent = true;
             }
         }
         Step::On
