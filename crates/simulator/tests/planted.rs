@@ -20,7 +20,7 @@ fn is_found(planted: Planted, faults: &str, within: u64, broken: &[Broken], long
         assert_eq!(right.failure, None, "seed {seed} without a mistake");
         let Some(failure) = run(&options).expect("such a run exists").failure else { continue };
         assert!(broken.contains(&failure.broken), "{failure}");
-        let shortest = shorten(&options, 40_000).expect("it fails again");
+        let shortest = shorten(&options, 400_000).expect("it fails again");
         println!("{planted:?}, seed {seed}: {failure}");
         for (number, told) in (1..).zip(&shortest.story) {
             println!("{number:>4}. [{}] {}", told.choice, told.what);

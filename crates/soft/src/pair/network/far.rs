@@ -172,6 +172,9 @@ pub(super) struct Incoming {
     pub(super) start: usize,
     pub(super) end: usize,
     pub(super) coming: Coming,
+    /// The last frame was a long one, and so may be the next: its head is read alone, so that the system puts all that
+    /// follows where it belongs.
+    pub(super) long: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -246,7 +249,7 @@ impl Far {
             received: 0,
             flushed: 0,
             out: Outgoing { bytes: Vec::with_capacity(TOGETHER), ..Outgoing::default() },
-            input: Incoming { bytes: vec![0; AHEAD].into(), start: 0, end: 0, coming: Coming::Head },
+            input: Incoming { bytes: vec![0; AHEAD].into(), start: 0, end: 0, coming: Coming::Head, long: false },
             requests: VecDeque::with_capacity(MOST_ASKED),
             silent: false,
             looks: 0,
@@ -330,14 +333,15 @@ impl Far {
     }
 
     /// Whether the peer has to be told something alone. `idle`: there is nothing else to be done. RECVs are told of then when
-    /// it knows of no more than that.
+    /// it knows of no more than that, and at once when it knows of none: it may be about to send.
     pub(super) fn owes(&self, now: Words, idle: bool) -> bool {
         let told = &self.told;
         let acks = if self.reliable { now.acked.saturating_sub(told.words.acked) } else { 0 };
         let grants = if self.credited { now.granted.saturating_sub(told.words.granted) } else { 0 };
         let waits = grants > 0 && self.heard.wants > told.words.granted;
-        let few = grants > 0 && told.words.granted.saturating_sub(self.received) <= grants;
-        waits || acks.max(grants) >= MUCH || idle && (acks > 0 || few)
+        let left = told.words.granted.saturating_sub(self.received);
+        let none = grants > 0 && left == 0;
+        waits || none || acks.max(grants) >= MUCH || idle && (acks > 0 || grants > 0 && left <= grants)
     }
 
     pub(super) fn is_urgent(&self) -> bool {

@@ -17,6 +17,8 @@ use crate::vm::LAST;
 const READS_A_TURN: usize = 16;
 /// As many bytes of a frame are received where they belong; fewer are copied there.
 const IN_PLACE: usize = 8 << 10;
+/// After frames of so many bytes, others of that kind are expected.
+const LONG: u32 = 32 << 10;
 
 /// How far the bytes went that had come.
 enum Digested {
@@ -418,6 +420,7 @@ impl Pair {
         let last = head.is_last();
         let Some(Link::Far(far)) = &mut inner.link else { return Step::Over };
         far.input.coming = Coming::Head;
+        far.input.long = head.len >= LONG;
         if inner.denied || inner.closed {
             return Step::On;
         }
@@ -493,7 +496,10 @@ impl Pair {
         let Far { stream, input, .. } = &mut **far;
         let Some(stream) = stream.as_mut().filter(|stream| stream.is_readable()) else { return Filled::Nothing };
         input.make_room();
-        let ahead = Room::Bytes(&mut input.bytes[input.end..]);
+        let end =
+            if input.long && matches!(input.coming, Coming::Head) { HEAD.max(input.end) } else { input.bytes.len() };
+        let room = end - input.end;
+        let ahead = Room::Bytes(&mut input.bytes[input.end..end]);
         let mut rooms: Rooms<'_> = SmallVec::new();
         let mut direct = 0;
         let result = match &input.coming {
@@ -535,7 +541,6 @@ impl Pair {
                 if let Coming::Body(body) = &mut input.coming {
                     body.done += placed as u32;
                 }
-                let room = input.bytes.len() - input.end;
                 input.end += received - placed;
                 Filled::Some { more: received == direct + room }
             }
