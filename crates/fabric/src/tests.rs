@@ -14,7 +14,7 @@ use fulmen_soft::{Profile, SoftDevice};
 use crate::bootstrap::{Heartbeat, Options, Regroup};
 use crate::driver::{Broken, Parker, Wire, reach};
 use crate::engine::{At, Atomic, Cancel, Exports, Lent, Link, OpError, PREFIX, Source, Target};
-use crate::lanes::{Lane, Lanes};
+use crate::lanes::{Lane, Lanes, OFTEN};
 use crate::liveness::Life;
 use crate::onesided::{self, OneSided};
 use crate::recorder::file;
@@ -370,6 +370,25 @@ fn whoever_ends_the_operation_of_another_thread_wakes_it() {
     assert_eq!(lane.link.poll(first, nothing), Poll::Ready(Ok(1)));
     assert_eq!(lane.link.awaits_lender(), [Some(second), None]);
     assert_eq!(woken(), 1);
+}
+
+#[test]
+fn whoever_waits_or_looks_often_moves_everything_on() {
+    let life = Arc::new(Life::new(2, Box::new(Counting::default())));
+    let lanes = Lanes::new(vec![None, None], life, None, alone(), Arc::new(Counting::default()), None);
+    let mut before = 0;
+    assert_eq!(lanes.looks_since(&mut before), 0);
+    lanes.note_look();
+    lanes.note_look();
+    assert_eq!(lanes.looks_since(&mut before), 2);
+    assert_eq!(lanes.looks_since(&mut before), 0);
+    lanes.enter();
+    assert_eq!(lanes.looks_since(&mut before), u32::MAX, "somebody waits");
+    lanes.leave();
+    assert_eq!(lanes.looks_since(&mut before), 0, "that was counted");
+    lanes.enter();
+    lanes.leave();
+    assert_eq!(lanes.looks_since(&mut before), OFTEN);
 }
 
 #[test]

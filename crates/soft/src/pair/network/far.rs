@@ -396,3 +396,53 @@ impl Far {
         self.since = Instant::now();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddr};
+
+    use fulmen_verbs::QueuePairKind;
+
+    use super::*;
+
+    fn far() -> Far {
+        let device = SocketAddr::from((Ipv4Addr::LOCALHOST, 7));
+        let end = |number| End { device, number, incarnation: 1, kind: QueuePairKind::Rc };
+        Far::new(end(1), end(2), None, true, true)
+    }
+
+    #[test]
+    fn receives_are_told_of_before_the_peer_runs_out_of_them() {
+        let mut far = far();
+        let granted = |granted| Words { acked: 0, granted };
+        assert!(!far.owes(granted(0), true));
+        assert!(far.owes(granted(1), false), "it knows of none");
+        far.push(Head::bare(Kind::Words, 0, granted(10)));
+        assert!(!far.owes(granted(19), true), "it knows of 10, and there are 9 more");
+        assert!(far.owes(granted(20), true) && !far.owes(granted(20), false));
+        far.received = 10;
+        assert!(!far.owes(granted(10), true), "there is nothing to be told");
+        assert!(far.owes(granted(11), false));
+        (far.received, far.heard.wants) = (0, 11);
+        assert!(far.owes(granted(11), false), "it waits");
+    }
+
+    #[test]
+    fn acknowledgements_wait_for_a_reply_that_may_be_on_its_way() {
+        let mut far = far();
+        let acked = |acked| Words { acked, granted: 0 };
+        assert!(!far.owes(acked(MUCH - 1), false) && far.owes(acked(MUCH), false));
+        assert!(far.owes(acked(1), true));
+        let quiet_after = |far: &mut Far| (1..).find(|_| far.is_quiet(false)).unwrap();
+        assert_eq!(quiet_after(&mut far), LOOKS);
+        assert!(!far.is_quiet(true), "something came");
+        assert_eq!(quiet_after(&mut far), LOOKS);
+        // The program hears nothing of a WRITE, and has nothing to reply.
+        far.is_quiet(true);
+        far.silent = true;
+        assert_eq!(quiet_after(&mut far), 1);
+        far.push(Head::bare(Kind::Words, 0, acked(1)));
+        far.is_quiet(true);
+        assert_eq!(quiet_after(&mut far), LOOKS);
+    }
+}
