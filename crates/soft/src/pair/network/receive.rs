@@ -496,8 +496,9 @@ impl Pair {
         let Far { stream, input, .. } = &mut **far;
         let Some(stream) = stream.as_mut().filter(|stream| stream.is_readable()) else { return Filled::Nothing };
         input.make_room();
-        let end =
-            if input.long && matches!(input.coming, Coming::Head) { HEAD.max(input.end) } else { input.bytes.len() };
+        // Never less than the longest head needs, with what belongs to it.
+        let alone = input.long && matches!(input.coming, Coming::Head);
+        let end = if alone { HEAD + OPERANDS } else { input.bytes.len() };
         let room = end - input.end;
         let ahead = Room::Bytes(&mut input.bytes[input.end..end]);
         let mut rooms: Rooms<'_> = SmallVec::new();
