@@ -1,8 +1,9 @@
 //! The progress thread: it moves messages on while nobody waits.
 //!
 //! A thread that waits moves everything on by itself. Where operations are under way and no thread of the program waits,
-//! a thread of the fabric takes over within two milliseconds. Where peers rely on acknowledgements it is always there. It is started by the first operation that may need it, parks on
-//! the rank's doorbell, and parks apart from it while the program waits by itself, so that nobody pays for waking it.
+//! or looks at them often, a thread of the fabric takes over within two milliseconds. Where peers rely on acknowledgements
+//! it is always there. It is started by the first operation that may need it, parks on the rank's doorbell, and parks apart
+//! from it while the program waits by itself, so that nobody pays for waking it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};

@@ -2,8 +2,8 @@
 //!
 //! States, queues, completions, flushing and clocks are those of every queue pair. What shared memory holds for a peer on
 //! this host goes in [frames]: messages, requests and answers with their bytes, and the words that a side tells the other
-//! one (what it has taken, how many RECVs it has posted), which ride on every frame and go alone only when there is
-//! nothing else to be done.
+//! one (what it has taken, how many RECVs it has posted), which ride on every frame and go alone only when there has been
+//! nothing else to be done for a few looks, or when the peer may have to wait for them.
 //!
 //! - *One executor.* The owner of memory does what its peers ask for, WRITEs, READs and atomics alike, under the same
 //!   look at its table of registrations as for plain memory on one host. Nothing is written once a registration has ended:
