@@ -38,15 +38,25 @@ pub(crate) const HEADER: usize = 24;
 /// The longest contribution that travels in the header's message.
 pub(crate) const SHORT: usize = 4 << 10;
 
-/// The longest message: what may be under way to a rank at a time.
-const SEGMENT: usize = 256 << 10;
+/// Bytes of all ranks' segments together, of which a group has four times as many. However many ranks there are, they take
+/// no more.
+const SEGMENTS: usize = 4 << 20;
+/// The longest segment,
+const LONGEST: usize = 256 << 10;
+/// and the shortest, in which a short contribution has room.
+const SHORTEST: usize = 8 << 10;
+
+/// The longest message: what may be under way to one of so many ranks at a time.
+fn segment(ranks: usize) -> usize {
+    (SEGMENTS / ranks.max(1)).clamp(SHORTEST, LONGEST) / 64 * 64
+}
 
 /// The longest text that tells why a rank failed.
 const POISON: usize = 256;
 
 /// The pieces of an all-reduce by messages, one after the other.
 pub(crate) fn pieces(len: usize, ranks: usize) -> impl Iterator<Item = Range<usize>> {
-    let step = ranks * SEGMENT;
+    let step = ranks * segment(ranks);
     (0..len).step_by(step).map(move |start| start..(start + step).min(len))
 }
 
@@ -75,6 +85,8 @@ pub(crate) struct Messages {
     fabric: Fabric,
     rank: usize,
     size: usize,
+    /// Bytes of a segment.
+    segment: usize,
     /// In all of its tags.
     tag: u64,
     /// A segment for each rank, twice.
@@ -90,6 +102,7 @@ pub(crate) struct Messages {
 impl Messages {
     pub(crate) fn new(fabric: &Fabric) -> Result<Messages, CollectiveError> {
         let (rank, size) = (fabric.rank() as usize, fabric.size() as usize);
+        let segment = segment(size);
         let tag = TAG | (fabric.number_group() % GROUPS) << GROUP;
         let memory = |each: usize| Ok::<_, FabricError>(fabric.alloc(size * each)?.into_exposed());
         let poison = memory(POISON)?;
@@ -99,9 +112,9 @@ impl Messages {
             let failure = (peer != rank).then(|| fabric.start_recv(peer as u32, tag | POISON_TAG, &text));
             failures.push(failure.transpose()?);
         }
-        let (outgoing, incoming) = (memory(2 * SEGMENT)?, memory(2 * SEGMENT)?);
+        let (outgoing, incoming) = (memory(2 * segment)?, memory(2 * segment)?);
         let failures = Mutex::new(failures);
-        Ok(Messages { fabric: fabric.clone(), rank, size, tag, outgoing, incoming, poison, failures })
+        Ok(Messages { fabric: fabric.clone(), rank, size, segment, tag, outgoing, incoming, poison, failures })
     }
 
     /// Runs one call to its end.
@@ -121,7 +134,7 @@ impl Messages {
         if short {
             self.compare(headers, request, ongoing, short)?;
             let part = |peer: u32, range: Range<usize>| {
-                Source::Exposed(&self.incoming, peer as usize * SEGMENT + HEADER + range.start)
+                Source::Exposed(&self.incoming, peer as usize * self.segment + HEADER + range.start)
             };
             request.complete(0..call.bytes(), Stores::Cached, part);
             return Ok(());
@@ -144,7 +157,8 @@ impl Messages {
             return results.map_or(Ok(()), |results| self.end_results(results, request, ongoing));
         }
         let mut before = None;
-        let segments = (0..call.bytes()).step_by(SEGMENT).map(|start| start..(start + SEGMENT).min(call.bytes()));
+        let segments =
+            (0..call.bytes()).step_by(self.segment).map(|start| start..(start + self.segment).min(call.bytes()));
         for (half, piece) in halves().zip(segments) {
             let exchange = self.start_piece(request, half, piece.clone())?;
             agree(request, ongoing)?;
@@ -179,7 +193,7 @@ impl Messages {
             to.copy_from_slice(&word.to_le_bytes());
         }
         // All get the same; it is written once.
-        let own = self.rank * SEGMENT;
+        let own = self.rank * self.segment;
         self.outgoing.write(own, &header);
         self.outgoing.write(own + HEADER, data);
         let mut exchange = Exchange::new(self, HEADER_TAG, Half::FIRST);
@@ -203,7 +217,7 @@ impl Messages {
         let lens = headers.finish(ongoing)?;
         for peer in self.peers() {
             let mut header = [0; HEADER];
-            self.incoming.read(peer * SEGMENT, &mut header);
+            self.incoming.read(peer * self.segment, &mut header);
             let word = |at: usize| u64::from_le_bytes(header[at * 8..at * 8 + 8].try_into().expect("eight bytes"));
             let theirs = [word(1), word(2)];
             let expected = if short { request.call.contribution(peer as u32, self.size as u32) } else { 0 };
@@ -239,8 +253,8 @@ impl Messages {
             for peer in self.peers() {
                 // In reduce_scatter, each rank needs another part; else all need the same.
                 let (from, to) = match call.kind {
-                    Kind::ReduceScatter => (peer * call.bytes(), peer * SEGMENT),
-                    _ => (0, self.rank * SEGMENT),
+                    Kind::ReduceScatter => (peer * call.bytes(), peer * self.segment),
+                    _ => (0, self.rank * self.segment),
                 };
                 if call.kind == Kind::ReduceScatter || exchange.sends == 0 {
                     self.outgoing.write(self.at(half) + to, &data[from + piece.start..from + piece.end]);
@@ -260,8 +274,9 @@ impl Messages {
     ) -> Result<(), CollectiveError> {
         let from = self.at(exchange.half);
         exchange.finish_exact(ongoing)?;
-        request
-            .complete(piece, Stores::Cached, |peer, _| Source::Exposed(&self.incoming, from + peer as usize * SEGMENT));
+        request.complete(piece, Stores::Cached, |peer, _| {
+            Source::Exposed(&self.incoming, from + peer as usize * self.segment)
+        });
         Ok(())
     }
 
@@ -280,7 +295,7 @@ impl Messages {
         }
         for peer in self.peers().filter(|peer| !of(*peer).is_empty()) {
             let theirs = of(peer);
-            let at = peer * SEGMENT;
+            let at = peer * self.segment;
             self.outgoing.write(self.at(half) + at, &request.contribution()[theirs.clone()]);
             exchange.send(peer, at..at + theirs.len())?;
         }
@@ -301,7 +316,7 @@ impl Messages {
         shares.finish_exact(ongoing)?;
         let from = self.at(half);
         request.complete(mine.clone(), Stores::Cached, |peer, _| {
-            Source::Exposed(&self.incoming, from + peer as usize * SEGMENT)
+            Source::Exposed(&self.incoming, from + peer as usize * self.segment)
         });
 
         let mut exchange = Exchange::new(self, DATA_TAG, half);
@@ -309,7 +324,7 @@ impl Messages {
             exchange.recv(peer, of(peer).len())?;
         }
         if !mine.is_empty() {
-            let at = self.rank * SEGMENT;
+            let at = self.rank * self.segment;
             self.outgoing.write(from + at, &request.output.bytes()[mine.clone()]);
             for peer in self.peers() {
                 exchange.send(peer, at..at + mine.len())?;
@@ -330,14 +345,14 @@ impl Messages {
         let mut output = request.output.values();
         for peer in self.peers() {
             let mut theirs = output.part(share(&piece, self.size, peer));
-            theirs.copy_out(&self.incoming, from + peer * SEGMENT, Stores::Cached);
+            theirs.copy_out(&self.incoming, from + peer * self.segment, Stores::Cached);
         }
         Ok(())
     }
 
     /// Where a half of the group's memory begins.
     fn at(&self, half: Half) -> usize {
-        half.0 * self.size * SEGMENT
+        half.0 * self.size * self.segment
     }
 
     fn peers(&self) -> impl Iterator<Item = usize> + use<> {
@@ -407,7 +422,7 @@ impl<'a> Exchange<'a> {
 
     /// Receives into the peer's segment. Before any send, so that no two ranks wait for one another.
     fn recv(&mut self, peer: usize, len: usize) -> Result<(), FabricError> {
-        let at = self.messages.at(self.half) + peer * SEGMENT;
+        let at = self.messages.at(self.half) + peer * self.messages.segment;
         let into = self.messages.incoming.slice(at..at + len);
         let operation = self.messages.fabric.start_recv(peer as u32, self.tag, &into)?;
         self.pending.push(Pending { operation, peer, expected: Some(len) });
@@ -498,5 +513,24 @@ impl<'a> Exchange<'a> {
             }
         }
         Ok(self.pending.len() < before)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segments_hold_what_is_sent_and_do_not_grow_with_the_ranks() {
+        for ranks in 1..=1024 {
+            let segment = segment(ranks);
+            assert!(segment >= HEADER + SHORT && segment.is_multiple_of(64));
+            assert!(ranks * segment <= SEGMENTS.max(ranks * SHORTEST), "{ranks} ranks");
+            for len in [SHORT + 1, 100_000, 3 << 20] {
+                let longest =
+                    pieces(len, ranks).flat_map(|piece| (0..ranks).map(move |rank| share(&piece, ranks, rank).len()));
+                assert!(longest.max() <= Some(segment), "{len} bytes of {ranks} ranks");
+            }
+        }
     }
 }
