@@ -8,7 +8,7 @@ use fulmen_verbs::CompletionStatus;
 use super::frames::{HEAD, Head, Kind, MOST_ASKED, Words};
 use crate::network::{End, Stream};
 
-/// How long a peer that was met may take to say that it takes messages before it counts as silent. Its word may have to
+/// How long a peer that was met may take to say that it takes messages before it counts as prompt. Its word may have to
 /// be sent more than once.
 const AWAITED: Duration = Duration::from_secs(3);
 /// Bytes that are read ahead of what they are for.
@@ -47,8 +47,9 @@ pub(crate) struct Far {
     pub(super) input: Incoming,
     /// What the peer asks for, oldest first.
     pub(super) requests: VecDeque<Request>,
-    /// WRITEs were taken since the peer was told last. The program does not know of them, and does not reply.
-    pub(super) silent: bool,
+    /// Since the peer was told last, something was taken on which no reply follows soon, or for which the peer waits: a
+    /// WRITE, of which the program does not know, or many bytes.
+    pub(super) prompt: bool,
     /// How often in a row the program looked and nothing was to be done.
     looks: u32,
 }
@@ -251,7 +252,7 @@ impl Far {
             out: Outgoing { bytes: Vec::with_capacity(TOGETHER), ..Outgoing::default() },
             input: Incoming { bytes: vec![0; AHEAD].into(), start: 0, end: 0, coming: Coming::Head, long: false },
             requests: VecDeque::with_capacity(MOST_ASKED),
-            silent: false,
+            prompt: false,
             looks: 0,
         }
     }
@@ -270,7 +271,7 @@ impl Far {
         !self.heard.ready && !self.heard.over && self.alive && self.since.elapsed() < AWAITED
     }
 
-    /// When a peer that has said nothing yet counts as silent.
+    /// When a peer that has said nothing yet counts as prompt.
     pub(in crate::pair) fn awaited_until(&self) -> Instant {
         self.since + AWAITED
     }
@@ -322,14 +323,14 @@ impl Far {
     /// Puts a head behind what goes out. It tells `words`, too.
     pub(super) fn push(&mut self, head: Head) {
         self.told.words = head.words;
-        self.silent = false;
+        self.prompt = false;
         self.out.push(head);
     }
 
     /// The program has looked, and there was something to be done or not: whether what is owed goes alone now.
     pub(in crate::pair) fn is_quiet(&mut self, worked: bool) -> bool {
         self.looks = if worked { 0 } else { self.looks.saturating_add(1) };
-        self.silent || self.looks >= LOOKS
+        self.prompt || self.looks >= LOOKS
     }
 
     /// Whether the peer has to be told something alone. `idle`: there is nothing else to be done. RECVs are told of then when
@@ -439,7 +440,7 @@ mod tests {
         assert_eq!(quiet_after(&mut far), LOOKS);
         // The program hears nothing of a WRITE, and has nothing to reply.
         far.is_quiet(true);
-        far.silent = true;
+        far.prompt = true;
         assert_eq!(quiet_after(&mut far), 1);
         far.push(Head::bare(Kind::Words, 0, acked(1)));
         far.is_quiet(true);

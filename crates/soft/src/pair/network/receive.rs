@@ -421,6 +421,8 @@ impl Pair {
         let Some(Link::Far(far)) = &mut inner.link else { return Step::Over };
         far.input.coming = Coming::Head;
         far.input.long = head.len >= LONG;
+        // Whoever sends much waits for its memory, and one frame more costs little beside it.
+        far.prompt |= last && head.total as usize > IN_PLACE;
         if inner.denied || inner.closed {
             return Step::On;
         }
@@ -454,7 +456,7 @@ impl Pair {
                 }
                 inner.dropping = false;
                 inner.taken += 1;
-                far.silent = true;
+                far.prompt = true;
             }
         }
         Step::On
