@@ -8,7 +8,7 @@ use fulmen_verbs::CompletionStatus;
 use super::frames::{HEAD, Head, Kind, MOST_ASKED, Words};
 use crate::network::{End, Stream};
 
-/// How long a peer that was met may take to say that it takes messages before it counts as prompt. Its word may have to
+/// How long a peer that was met may take to say that it takes messages before it counts as silent. Its word may have to
 /// be sent more than once.
 const AWAITED: Duration = Duration::from_secs(3);
 /// Bytes that are read ahead of what they are for.
@@ -271,7 +271,7 @@ impl Far {
         !self.heard.ready && !self.heard.over && self.alive && self.since.elapsed() < AWAITED
     }
 
-    /// When a peer that has said nothing yet counts as prompt.
+    /// When a peer that has said nothing yet counts as silent.
     pub(in crate::pair) fn awaited_until(&self) -> Instant {
         self.since + AWAITED
     }
