@@ -474,7 +474,8 @@ impl Inner {
         }
         self.onesided.revoke_all();
         let end = clock::after(self.options.farewell);
-        while self.lanes.sending() > 0 && Instant::now() < end {
+        // What a carrier may lose has gone when the peer has acknowledged it, however often it has to go again.
+        while (self.lanes.sending() > 0 || self.lanes.is_leaving()) && Instant::now() < end {
             self.lanes.parker.park(Duration::from_millis(10), &mut || self.lanes.pump_all());
         }
         self.leave_others();
@@ -484,7 +485,9 @@ impl Inner {
         while self.lanes.is_leaving() && Instant::now() < end {
             self.lanes.parker.park(Duration::from_millis(10), &mut || self.lanes.pump_all());
         }
-        self.lanes.give_up();
+        // Whoever has not heard Bye by now, or what was to come before it, would wait for the rest of it.
+        let cut = self.session.cutter();
+        self.lanes.give_up().into_iter().for_each(cut);
     }
 
     /// Before this rank leaves its neighbours: those to which they lead hear Bye, and what others say to each other is passed

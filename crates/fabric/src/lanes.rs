@@ -434,15 +434,20 @@ impl Lanes {
     }
 
     /// Ends the links on which something is still to be sent, so that memory which peers were offered can go: they see
-    /// that it is no longer what it was.
-    pub(crate) fn give_up(&self) {
+    /// that it is no longer what it was. Returns the ranks behind them, and those that have not acknowledged all.
+    pub(crate) fn give_up(&self) -> Vec<u32> {
+        let mut given_up = Vec::new();
         for rank in 0..self.lanes.len() as u32 {
-            if let Some(mut lane) = self.lock(rank)
-                && lane.sending() > 0
-            {
+            let Some(mut lane) = self.lock(rank) else { continue };
+            let sends = lane.sending() > 0;
+            if sends || lane.is_leaving() {
+                given_up.push(rank);
+            }
+            if sends {
                 lane.sever();
             }
         }
+        given_up
     }
 
     /// Ends all links and lets go of all that carried them: nothing of the devices is left. Whoever waits is woken.

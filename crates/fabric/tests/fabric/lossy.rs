@@ -95,6 +95,33 @@ fn messages_that_go_in_chunks_arrive_whole_whatever_the_device_does_to_them() {
     }
 }
 
+#[test]
+fn a_rank_leaves_when_all_that_it_sent_has_come_however_often_that_goes() {
+    let options = FabricOptions { pool: 64 << 20, ..options() };
+    // At half of the frames, two hundred take longer than a goodbye may.
+    let count = rounds(200, 20);
+    for profile in UNRELIABLE {
+        let faults = over_faults(
+            2,
+            profile,
+            |plan| plan.drop = Odds::one_in(2),
+            &options,
+            |rank, fabric| {
+                if rank == 0 {
+                    (0..count).for_each(|value| fabric.send_bytes(1, 1, &value.to_le_bytes(), LONG).unwrap());
+                    return;
+                }
+                for value in 0..count {
+                    let mut bytes = [0; 8];
+                    fabric.recv_bytes(0, 1, &mut bytes, LONG).unwrap();
+                    assert_eq!(u64::from_le_bytes(bytes), value);
+                }
+            },
+        );
+        assert!(faults > 0, "nothing went wrong");
+    }
+}
+
 /// Messages of many chunks in both directions at once, between registered memory.
 fn long_messages(fabric: &Fabric, rounds: u64) {
     let (rank, other) = (fabric.rank(), 1 - fabric.rank());
