@@ -27,7 +27,8 @@ pub struct FabricOptions {
     pub profile: Option<String>,
     /// How much a link carries at once.
     pub flow: Flow,
-    /// How long a rank that leaves waits for sends whose handles were dropped before they ended: 2 s.
+    /// How long a rank that leaves waits for sends whose handles were dropped before they ended, and for what it sent over
+    /// devices that promise nothing to be acknowledged: 2 s.
     pub farewell: Duration,
     /// Whether everything that goes to another rank carries a checksum, and is refused if it is wrong: no, or yes if
     /// `FULMEN_VERIFY_DATA` is `1`. Frames over devices that promise nothing are always checked. Nothing is sent, and so
