@@ -61,14 +61,16 @@ fn ends_well(launch: Launch, options: &str, rounds: String) -> Outcome {
 /// Whoever sends to a peer that was killed ends with an error, and does not wait for ever.
 fn peer_dies(program: Program) -> Outcome {
     let port = port::free();
-    let args = vec!["-p".into(), port.to_string(), "-D".into(), "3600".into(), "-F".into()];
+    let args: Vec<String> = ["-p", &port.to_string(), "-D", "1", "--run_infinitely", "-F"].map(String::from).into();
     let launch = Launch::of(program);
     let mut server = launch.start(&args)?;
     server.wait_listening(port)?;
-    // The head of the table is written just before the first request, and by itself it would stay in a buffer.
+    // By themselves, its lines would stay in a buffer.
     let client = [&["-oL".into(), program.name.into()], &args[..], &["127.0.0.1".into()]].concat();
     let mut client = launch.start_program("stdbuf", &client)?;
-    client.wait_said("#bytes")?;
+    // The head of the table comes before the last words between the two, which must not be the ones that fail. The first row
+    // comes after a second of requests.
+    client.wait_said("#bytes", 1)?;
     server.kill()?;
     let end = client.end()?;
     expect(!end.status.success(), "the client ended as if nothing had happened", &end.said)?;

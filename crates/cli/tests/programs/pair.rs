@@ -131,10 +131,11 @@ impl Running {
         Ok(())
     }
 
-    /// Waits until it has said something.
-    pub fn wait_said(&mut self, text: &str) -> Outcome {
+    /// Waits until it has said something, and that many whole lines after the one that this is in.
+    pub fn wait_said(&mut self, text: &str, lines: usize) -> Outcome {
         let end = Instant::now() + LIMIT;
-        while !self.said().contains(text) {
+        let has_come = |said: &str| said.split_once(text).is_some_and(|(_, after)| after.matches('\n').count() > lines);
+        while !has_come(&self.said()) {
             if self.child.try_wait().is_ok_and(|status| status.is_some()) || Instant::now() >= end {
                 return Err(format!("{} did not say {text:?}, but:\n{}", self.line, last_lines(&self.said())));
             }
