@@ -70,12 +70,14 @@ impl Stripes {
     }
 
     /// The rail over which the next chunk is to come, if it is to come now. `full` are rails whose queue has no room, as bits.
-    fn choose(&self, tracks: &[Track], full: u64, remaining: u64) -> Option<usize> {
+    fn choose(&self, tracks: &[Track], full: u64, remaining: u64, now: Instant) -> Option<usize> {
         let prospect = |at: usize| {
             let track = &tracks[at];
             let allowed = self.only.is_none_or(|only| only == at || !tracks[only].is_up());
-            let room = full & 1 << at == 0 && track.landing.len() < track.maker.plan.chunks as usize;
-            let (outstanding, rate, chunk) = (track.outstanding(), track.rate.get(), track.maker.plan.chunk);
+            let (outstanding, rate, chunk) = (track.outstanding(), track.rate.known(now), track.maker.plan.chunk);
+            // One of which nothing is known is tried by one chunk: it may be slow.
+            let chunks = if rate.is_some() { track.maker.plan.chunks as usize } else { 1 };
+            let room = full & 1 << at == 0 && track.landing.len() < chunks;
             (allowed && track.is_up()).then_some(Prospect { room, outstanding, rate, chunk })
         };
         choose(tracks.len(), prospect, remaining)
@@ -88,7 +90,7 @@ impl Stripes {
         let mut full = 0;
         let mut remaining: u64 = self.coming.iter().flat_map(|coming| &coming.missing).map(|(_, len)| len).sum();
         while remaining > 0 {
-            let Some(at) = self.choose(tracks, full, remaining) else { break };
+            let Some(at) = self.choose(tracks, full, remaining, now) else { break };
             let next = self.coming.iter_mut().find(|coming| !coming.missing.is_empty());
             let Some(coming) = next else { break };
             let Some((offset, len)) = coming.missing.pop_front() else { break };

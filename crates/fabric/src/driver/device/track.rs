@@ -72,7 +72,13 @@ pub(super) struct Rate {
     smooth: Option<f64>,
     since: Option<Instant>,
     bytes: u64,
+    /// When it was last measured.
+    measured: Option<Instant>,
 }
+
+/// What was measured so long ago may be otherwise now: a peer that got no processor for a while makes a rail look slow, and
+/// nothing goes over a slow one that would show what it can.
+const STALE: Duration = Duration::from_secs(1);
 
 impl Rate {
     /// Something is under way from now on.
@@ -90,6 +96,7 @@ impl Rate {
             let seen = self.bytes as f64 / time.as_secs_f64();
             self.smooth = Some(self.smooth.map_or(seen, |before| before * 0.75 + seen * 0.25));
             (self.since, self.bytes) = (Some(now), 0);
+            self.measured = Some(now);
         }
         if last {
             (self.since, self.bytes) = (None, 0);
@@ -98,6 +105,11 @@ impl Rate {
 
     pub(super) fn get(&self) -> Option<f64> {
         self.smooth
+    }
+
+    /// What is known now.
+    pub(super) fn known(&self, now: Instant) -> Option<f64> {
+        self.smooth.filter(|_| self.measured.is_some_and(|at| now.saturating_duration_since(at) < STALE))
     }
 }
 
@@ -292,7 +304,9 @@ mod tests {
         rate.count(999_500, true, later + Duration::from_millis(10));
         assert_eq!(rate.get(), Some(1e8));
         rate.begin(later);
-        rate.count(2_000_000, true, later + Duration::from_millis(10));
-        assert_eq!(rate.get(), Some(1.25e8));
+        let end = later + Duration::from_millis(10);
+        rate.count(2_000_000, true, end);
+        assert_eq!((rate.get(), rate.known(end + STALE / 2)), (Some(1.25e8), Some(1.25e8)));
+        assert_eq!((rate.get(), rate.known(end + STALE)), (Some(1.25e8), None));
     }
 }
