@@ -5,7 +5,7 @@
 
 use fulmen_fabric::model::{Cable, Host, Operation, Wire};
 
-use crate::messages::{HEADER, SHORT, pieces, share};
+use crate::messages::{HEADER, SHORT, block, goes_in_rounds, pieces, rounds, share};
 
 /// What the ranks have.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -28,6 +28,9 @@ pub struct Mesh {
 #[must_use]
 pub fn all_reduce_messages(bytes: usize, ranks: usize, rank: usize) -> Vec<Vec<usize>> {
     let others = ranks.saturating_sub(1);
+    if bytes <= SHORT && goes_in_rounds(ranks, false) {
+        return rounds(ranks).map(|(_, count)| vec![count * block(bytes)]).collect();
+    }
     if bytes <= SHORT {
         return vec![vec![HEADER + bytes; others]];
     }
@@ -80,6 +83,11 @@ mod tests {
         assert_eq!(all_reduce_messages(64, 4, 1), [vec![88; 3]]);
         assert_eq!(all_reduce_messages(SHORT, 4, 1).len(), 1);
         assert_eq!(all_reduce_messages(64, 1, 0), [Vec::<usize>::new()]);
+    }
+
+    #[test]
+    fn short_ones_of_many_ranks_are_passed_on() {
+        assert_eq!(all_reduce_messages(64, 20, 3), [88, 176, 352, 704, 352].map(|len| vec![len]));
     }
 
     #[test]

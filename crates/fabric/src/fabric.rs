@@ -421,6 +421,12 @@ impl Fabric {
         self.inner.lanes.switch.as_ref().map(|switch| switch.relayed()).unwrap_or_default()
     }
 
+    /// Whether ranks on different hosts reach one another by TCP: the same on all ranks.
+    #[must_use]
+    pub fn goes_by_tcp(&self) -> bool {
+        self.inner.providers.tcp.is_some()
+    }
+
     /// Why links between hosts run over TCP although something faster was there or to be expected; `None` if that is not so.
     #[must_use]
     pub fn fallback(&self) -> Option<&str> {

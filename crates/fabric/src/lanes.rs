@@ -207,6 +207,20 @@ impl Lanes {
     pub(crate) fn pump<'a>(
         &'a self,
         rank: u32,
+        lane: MutexGuard<'a, Lane>,
+        lent: &mut Lent<'_>,
+        own: Option<OpId>,
+        until: Option<Instant>,
+    ) -> (bool, MutexGuard<'a, Lane>) {
+        lane.wire.look();
+        self.pump_seen(rank, lane, lent, own, until)
+    }
+
+    /// Does that with what was seen to have come before.
+    #[inline]
+    fn pump_seen<'a>(
+        &'a self,
+        rank: u32,
         mut lane: MutexGuard<'a, Lane>,
         lent: &mut Lent<'_>,
         own: Option<OpId>,
@@ -223,6 +237,7 @@ impl Lanes {
             if !self.copied(rank, &mut lane, op, copied) {
                 break;
             }
+            lane.wire.look();
             self.pump_frames(rank, &mut lane, lent);
             moved = true;
         }
@@ -308,9 +323,11 @@ impl Lanes {
         self.life.lose(rank, loss);
     }
 
-    /// Moves all lanes on that nobody else is at: true if anything moved.
+    /// Moves all lanes on that nobody else is at: true if anything moved. What carries them is asked once for all: each
+    /// such look is at all that they have under way.
     pub(crate) fn pump_all(&self) -> bool {
         let mut moved = false;
+        self.parker.look();
         for (rank, lane) in (0..).zip(&self.lanes) {
             let Some(lane) = lane else { continue };
             let lane = match lane.try_lock() {
@@ -318,7 +335,7 @@ impl Lanes {
                 Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
                 Err(TryLockError::WouldBlock) => continue,
             };
-            moved |= self.pump(rank, lane, &mut Lent::Nothing, None, None).0;
+            moved |= self.pump_seen(rank, lane, &mut Lent::Nothing, None, None).0;
         }
         self.pass_on();
         moved

@@ -166,6 +166,12 @@ impl Fabric {
         Ok(self.go_on(NAME, from, op).recorded(running))
     }
 
+    /// Moves all operations that are under way on, as far as it goes now, and takes what has come. Waiting does that, too.
+    pub fn progress(&self) {
+        self.inner.lanes.note_look();
+        self.inner.lanes.pump_all();
+    }
+
     fn begin_send(&self, name: OpName, to: u32, tag: u64, data: &Exposed) -> Result<OpId, FabricError> {
         self.check_alive(name, to)?;
         let mut lane = self.lane(name, to)?;
@@ -322,6 +328,22 @@ impl Operation {
 
     pub(crate) fn on_device(fabric: &Fabric, rank: u32, name: OpName, op: RdmaId) -> Operation {
         Operation { fabric: fabric.clone(), rank, name, running: Running::NONE, state: State::Device(op) }
+    }
+
+    /// Whether it is known to have ended, so that [`Operation::test`] has its outcome. Does not move it on, unlike that: whoever
+    /// looks at many operations [does it for all of them](Fabric::wait_on_links).
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        let lane = || self.fabric.inner.lanes.lock(self.rank).expect("the lane on which the operation was started");
+        match &self.state {
+            State::Link(op) => lane().link.is_done(*op),
+            State::Device(op) => {
+                let Lane { link, wire, .. } = &mut *lane();
+                // With its wire, it is over.
+                wire.rdma().is_none_or(|rdma| rdma.is_done(*op, link))
+            }
+            State::Ended(_) | State::Told => true,
+        }
     }
 
     /// Whether it has ended, and how: the bytes of the message, of a put or of a get, or the word that an atomic found.

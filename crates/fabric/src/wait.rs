@@ -39,17 +39,49 @@ impl Fabric {
         timeout: Duration,
         ready: impl FnMut() -> Poll<T>,
     ) -> Result<T, FabricError> {
-        self.wait_in_naps(op, on, timeout, CAP, ready)
+        self.wait_as(op, on, timeout, (CAP, BURST), ready)
+    }
+
+    /// As [`Fabric::wait`], for operations on several links ([`Fabric::start_send`] …): moves them on before each call of
+    /// `ready`, which asks [`Operation::has_ended`](crate::Operation::has_ended).
+    ///
+    /// # Errors
+    /// As [`Fabric::wait`].
+    pub fn wait_on_links<'a, T>(
+        &self,
+        op: OpName,
+        on: impl Into<On<'a>>,
+        timeout: Duration,
+        mut ready: impl FnMut() -> Poll<T>,
+    ) -> Result<T, FabricError> {
+        // Each call takes as long as a poll of every link.
+        let looks = (BURST / (self.inner.size - 1).max(1)).max(1);
+        self.wait_as(op, on, timeout, (CAP, looks), || {
+            self.progress();
+            ready()
+        })
     }
 
     /// As [`Fabric::wait`], for what may come without anybody being rung: `ready` is called at least once in each `nap`.
-    #[inline]
     pub(crate) fn wait_in_naps<'a, T>(
         &self,
         op: OpName,
         on: impl Into<On<'a>>,
         timeout: Duration,
         nap: Duration,
+        ready: impl FnMut() -> Poll<T>,
+    ) -> Result<T, FabricError> {
+        self.wait_as(op, on, timeout, (nap, BURST), ready)
+    }
+
+    /// `burst`: how many calls of `ready` make a burst.
+    #[inline]
+    fn wait_as<'a, T>(
+        &self,
+        op: OpName,
+        on: impl Into<On<'a>>,
+        timeout: Duration,
+        (nap, burst): (Duration, u32),
         mut ready: impl FnMut() -> Poll<T>,
     ) -> Result<T, FabricError> {
         if let Poll::Ready(value) = ready() {
@@ -57,7 +89,7 @@ impl Fabric {
         }
         let mut waiter = Waiter::new(&self.inner, op, on.into(), timeout, nap);
         loop {
-            for _ in 0..BURST {
+            for _ in 0..burst {
                 if let Poll::Ready(value) = ready() {
                     return Ok(value);
                 }

@@ -26,8 +26,9 @@ const POLLED_LATELY: Duration = Duration::from_millis(1);
 const POLLS_TO_LEAVE: u64 = 64;
 /// The longest sleep. It bounds what a peer can do that spoils the doorbell's words, so that a wake-up is lost.
 const LONGEST: Duration = Duration::from_millis(250);
-/// How long the thread looks for more before it sleeps.
-const LOOKS: u32 = 64;
+/// How long the thread looks for more before it sleeps: about what it costs to wake it. A look takes the longer the more queue
+/// pairs there are, and others may need the processor.
+const LOOKS: Duration = Duration::from_micros(40);
 
 pub(crate) struct Progress {
     directory: Directory,
@@ -139,7 +140,7 @@ impl Progress {
 
     fn run(&self, device: &Weak<DeviceCore>) {
         let mut polls = self.polls.load(Ordering::Relaxed);
-        let mut looks = 0;
+        let mut idle: Option<Instant> = None;
         while !self.stopped.load(Ordering::SeqCst) {
             let seen = self.doorbell.sequence();
             let watch = self.watch.get().map(|watch| (watch, watch.swept()));
@@ -175,13 +176,16 @@ impl Progress {
                 Some(device) => device.drive_all(),
                 None => return,
             };
-            looks = if worked { 0 } else { looks + 1 };
-            if looks < LOOKS {
+            let now = Instant::now();
+            if worked {
+                idle = None;
+            }
+            if now - *idle.get_or_insert(now) < LOOKS {
                 // Answers often follow at once, and waking costs more than looking.
                 std::hint::spin_loop();
                 continue;
             }
-            looks = 0;
+            idle = None;
             if watch.is_some_and(|(watch, swept)| !watch.arm(swept)) {
                 continue;
             }

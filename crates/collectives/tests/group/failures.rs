@@ -115,6 +115,51 @@ fn ranks_that_call_different_things_by_messages_all_fail() {
     }
 }
 
+/// So many ranks on hosts pass on what is short.
+const MANY: u32 = 6;
+
+#[test]
+fn many_ranks_that_call_different_things_all_fail() {
+    for (what, call) in OTHERS {
+        let errors = run_over_hosts(Profile::Infiniband, MANY, |group| {
+            let group = group.with_deadline(SHORT);
+            group.barrier().unwrap();
+            let result = if group.rank() == 4 { call(&group, 4) } else { sum_f32(&group, 4) };
+            let later = group.barrier().unwrap_err();
+            assert!(matches!(later, CollectiveError::Poisoned { .. }), "{later}");
+            result.unwrap_err()
+        });
+        check_mismatch(what, &errors);
+        for error in (0..).zip(&errors).filter(|(rank, _)| *rank != 4).map(|(_, error)| error) {
+            assert!(!matches!(error, CollectiveError::Mismatch { rank, .. } if *rank != 4), "{what}: {errors:?}");
+        }
+    }
+}
+
+#[test]
+fn one_of_many_ranks_that_does_not_come_is_named() {
+    let over = Barrier::new(MANY as usize);
+    let errors = run_over_hosts(Profile::Infiniband, MANY, |group| {
+        group.barrier().unwrap();
+        let result = if group.rank() == 3 { Ok(()) } else { group.with_deadline(SHORT / 10).barrier() };
+        over.wait();
+        result.err()
+    });
+    let mut timed_out = 0;
+    for (rank, error) in errors.iter().enumerate().filter(|(rank, _)| *rank != 3) {
+        match error.as_ref().unwrap() {
+            // What was to come through the one before it came from it alone.
+            CollectiveError::Fabric(FabricError::TimedOut { missing, .. }) => {
+                timed_out += 1;
+                assert!(missing.contains(&3) && (rank != 2 || *missing == [3]), "{rank}: {missing:?}");
+            }
+            CollectiveError::Poisoned { cause } => assert!(cause.contains('3'), "{rank}: {cause}"),
+            other => panic!("{rank}: {other}"),
+        }
+    }
+    assert!(timed_out > 0, "{errors:?}");
+}
+
 #[test]
 fn a_rank_that_does_not_come_by_messages_is_named() {
     let over = Barrier::new(2);

@@ -350,6 +350,17 @@ fn random_operations_between_hosts() {
     }
 }
 
+/// What is short is passed on.
+#[test]
+fn random_operations_of_many_ranks_by_messages() {
+    for (size, few) in [(17, 3), (20, 3)] {
+        run_by_messages(size, |group| random_operations(group, few));
+    }
+    for (size, few) in [(5, 20), (6, 20), (8, 10)] {
+        run_over_hosts(Profile::Infiniband, size, |group| random_operations(group, few));
+    }
+}
+
 /// Every type and reduction once on each path, so that none depends on the dice.
 #[test]
 fn every_type_and_reduction_on_every_path() {

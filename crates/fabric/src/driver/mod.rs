@@ -20,6 +20,9 @@ pub(crate) trait Parker: Send + Sync {
     /// Wakes all threads of this rank that are parked.
     fn wake(&self);
 
+    /// Sees what has come, for every wire of this rank.
+    fn look(&self) {}
+
     /// Lets go of what belongs to a device, for good. Threads may be parked; they and later ones return early.
     fn close(&self) {}
 }
@@ -27,7 +30,11 @@ pub(crate) trait Parker: Send + Sync {
 /// One end of what carries the frames of one link. Its methods are called with the link locked, by whichever thread of
 /// this rank waits; they never wait themselves.
 pub(crate) trait Wire: Send {
-    /// Moves the link on as far as it goes now: hands it the frames that have come, sends those that are to go, and makes
+    /// Sees what has come, if nothing was seen that has not been taken: to be called before [`Wire::pump`], or
+    /// [`Parker::look`] for all wires.
+    fn look(&self) {}
+
+    /// Moves the link on as far as it goes now: hands it the frames that were seen to have come, sends those that are to go, and makes
     /// the moves that the link [posts](Link::next_posting). Wakes the peer if it sent something. True if anything moved.
     ///
     /// # Errors

@@ -435,13 +435,16 @@ fn broken_link(peer: u32, cause: &str) -> Broken {
 }
 
 impl Wire for Bundle {
+    fn look(&self) {
+        for track in self.tracks.iter().filter(|track| !self.over && !self.hub.has_work(track.berth)) {
+            self.hub.deal(track.berth);
+        }
+    }
+
     /// A link whose peer has said goodbye does not break any more: it ends quietly.
     fn pump(&mut self, link: &mut Link, lent: &mut Lent<'_>) -> Result<bool, Broken> {
         if self.over {
             return Ok(false);
-        }
-        for track in self.tracks.iter().filter(|track| !self.hub.has_work(track.berth)) {
-            self.hub.deal(track.berth);
         }
         let result = self.step(link, lent);
         if link.peer_left() {

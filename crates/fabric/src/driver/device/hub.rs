@@ -264,6 +264,10 @@ impl Hub {
 }
 
 impl Parker for Hub {
+    fn look(&self) {
+        self.deal_all();
+    }
+
     /// A wake that is no completion reaches the lookout only at the end of its time.
     fn park(&self, timeout: Duration, awake: &mut dyn FnMut() -> bool) {
         let [queue] = &self.queues[..] else { return self.listen(timeout, awake) };

@@ -379,13 +379,16 @@ impl Rail {
 }
 
 impl Wire for Rail {
+    fn look(&self) {
+        if self.pairs.is_some() && !self.hub.has_work(self.berth) {
+            self.hub.deal(self.berth);
+        }
+    }
+
     /// A link whose peer has said goodbye does not break any more: it ends quietly.
     fn pump(&mut self, link: &mut Link, lent: &mut Lent<'_>) -> Result<bool, Broken> {
         if self.pairs.is_none() {
             return Ok(false);
-        }
-        if !self.hub.has_work(self.berth) {
-            self.hub.deal(self.berth);
         }
         let result = self.step(link, lent);
         if link.peer_left() {

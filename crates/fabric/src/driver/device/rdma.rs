@@ -324,6 +324,15 @@ impl Rdma {
         Poll::Ready(outcome)
     }
 
+    /// Whether there is an outcome to poll for.
+    pub(crate) fn is_done(&self, id: RdmaId, link: &Link) -> bool {
+        match &self.slots[id.index].state {
+            State::Done(_) => true,
+            State::Link(op) => link.is_done(*op),
+            State::Open(_) | State::Free => false,
+        }
+    }
+
     /// Nobody asks for the outcome any more. One whose outcome was told is gone already.
     pub(crate) fn detach(&mut self, id: RdmaId, link: &mut Link) {
         let slot = &mut self.slots[id.index];

@@ -3,24 +3,30 @@
 //! A call begins with a header from everybody to everybody: what is called, and all of the contribution if it is short.
 //! Longer ones follow in segments, so that the memory under way is bounded whatever the length: each rank reduces its
 //! share of a segment, in rank order, and sends the result to all. The next segment's data is on its way meanwhile, and the
-//! first one's while calls are compared, so that no way is waited for alone.
+//! first one's while calls are compared, so that no way is waited for alone. Short calls of many ranks go in
+//! [`rounds`] instead.
 //!
 //! Data passes through memory of the group, not the caller's: whatever happens, no message touches the caller's memory
 //! once a call has returned. A rank that fails tells all others, which look for that whenever they wait.
 
+mod exchange;
+mod rounds;
+
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::task::Poll;
 use std::time::Duration;
 
 use fulmen_fabric::{Fabric, FabricError, Operation};
 use fulmen_kernels::{Source, Stores};
 use fulmen_memory::Exposed;
 
+use self::exchange::Exchange;
 use crate::CollectiveError;
 use crate::call::{Call, Kind};
 use crate::request::Request;
 use crate::windows::Ongoing;
+
+pub(crate) use self::rounds::{block, goes_in_rounds, rounds};
 
 /// The tags of groups have this bit, the group's number above these two, and what the message is; programs' tags are
 /// below 2^48.
@@ -65,6 +71,16 @@ pub(crate) fn share(piece: &Range<usize>, ranks: usize, rank: usize) -> Range<us
     let each = piece.len().div_ceil(ranks).next_multiple_of(64);
     let start = (piece.start + rank * each).min(piece.end);
     start..(start + each).min(piece.end)
+}
+
+/// The header of a call.
+fn header(call: &Call, ongoing: &Ongoing<'_>) -> [u8; HEADER] {
+    let words = call.encode(0);
+    let mut header = [0; HEADER];
+    for (to, word) in header.chunks_exact_mut(8).zip([ongoing.sequence, words[0], words[1]]) {
+        to.copy_from_slice(&word.to_le_bytes());
+    }
+    header
 }
 
 /// Half of the group's memory: two pieces are under way at a time.
@@ -119,10 +135,15 @@ impl Messages {
 
     /// Runs one call to its end.
     pub(crate) fn run(&self, request: &mut Request<'_>, ongoing: &mut Ongoing<'_>) -> Result<(), CollectiveError> {
-        self.check_poison()?;
+        let failed = || {
+            self.fabric.progress();
+            self.check_poison()
+        };
+        // A peer may have failed in this call, whose header has come all the same.
+        failed()?;
         self.attempt(request, ongoing).map_err(|error| match error {
             // Why a peer went says more than that it did.
-            CollectiveError::Fabric(_) => self.check_poison().err().unwrap_or(error),
+            CollectiveError::Fabric(_) => failed().err().unwrap_or(error),
             other => other,
         })
     }
@@ -130,6 +151,9 @@ impl Messages {
     fn attempt(&self, request: &mut Request<'_>, ongoing: &mut Ongoing<'_>) -> Result<(), CollectiveError> {
         let call = request.call;
         let short = call.longest(self.size as u32) <= SHORT;
+        if short && goes_in_rounds(self.size, self.fabric.goes_by_tcp()) {
+            return self.pass_on(request, ongoing);
+        }
         let headers = self.tell(request, ongoing, short)?;
         if short {
             self.compare(headers, request, ongoing, short)?;
@@ -185,16 +209,11 @@ impl Messages {
 
     /// Begins to exchange headers, and short contributions with them.
     fn tell(&self, request: &Request<'_>, ongoing: &Ongoing<'_>, short: bool) -> Result<Exchange<'_>, CollectiveError> {
-        let call = request.call.encode(0);
         let data = if short { request.contribution() } else { &[] };
         let len = HEADER + data.len();
-        let mut header = [0; HEADER];
-        for (to, word) in header.chunks_exact_mut(8).zip([ongoing.sequence, call[0], call[1]]) {
-            to.copy_from_slice(&word.to_le_bytes());
-        }
         // All get the same; it is written once.
         let own = self.rank * self.segment;
-        self.outgoing.write(own, &header);
+        self.outgoing.write(own, &header(&request.call, ongoing));
         self.outgoing.write(own + HEADER, data);
         let mut exchange = Exchange::new(self, HEADER_TAG, Half::FIRST);
         for peer in self.peers() {
@@ -216,23 +235,36 @@ impl Messages {
     ) -> Result<(), CollectiveError> {
         let lens = headers.finish(ongoing)?;
         for peer in self.peers() {
-            let mut header = [0; HEADER];
-            self.incoming.read(peer * self.segment, &mut header);
-            let word = |at: usize| u64::from_le_bytes(header[at * 8..at * 8 + 8].try_into().expect("eight bytes"));
-            let theirs = [word(1), word(2)];
             let expected = if short { request.call.contribution(peer as u32, self.size as u32) } else { 0 };
-            let fits = word(0) == ongoing.sequence && lens[peer] == HEADER + expected;
-            if request.call.matches(theirs).is_none() || !fits {
-                return Err(CollectiveError::Mismatch {
-                    operation: ongoing.operation,
-                    sequence: ongoing.sequence,
-                    mine: request.call.to_string(),
-                    theirs: if lens[peer] < HEADER { "something unknown".into() } else { Call::describe(theirs) },
-                    rank: peer as u32,
-                });
-            }
+            self.check_header(peer * self.segment, (peer, lens[peer]), HEADER + expected, request, ongoing)?;
         }
         Ok(())
+    }
+
+    /// Checks that a rank has called the same: its header came `at` this place, and with it `came` bytes in all, which must be
+    /// as many as expected.
+    fn check_header(
+        &self,
+        at: usize,
+        (rank, came): (usize, usize),
+        expected: usize,
+        request: &Request<'_>,
+        ongoing: &Ongoing<'_>,
+    ) -> Result<(), CollectiveError> {
+        let mut header = [0; HEADER];
+        self.incoming.read(at, &mut header);
+        let word = |at: usize| u64::from_le_bytes(header[at * 8..at * 8 + 8].try_into().expect("eight bytes"));
+        let theirs = [word(1), word(2)];
+        if came == expected && word(0) == ongoing.sequence && request.call.matches(theirs).is_some() {
+            return Ok(());
+        }
+        Err(CollectiveError::Mismatch {
+            operation: ongoing.operation,
+            sequence: ongoing.sequence,
+            mine: request.call.to_string(),
+            theirs: if came < HEADER { "something unknown".into() } else { Call::describe(theirs) },
+            rank: rank as u32,
+        })
     }
 
     /// Begins one piece of what needs one exchange: everybody sends everybody what that rank needs.
@@ -364,10 +396,11 @@ impl Messages {
         self.failures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Fails if a peer has told that it failed. Peers that are merely gone are found by whoever waits for them.
+    /// Fails if a peer is known to have told that it failed. Peers that are merely gone are found by whoever waits for them.
     fn check_poison(&self) -> Result<(), CollectiveError> {
         for (peer, failure) in self.failures().iter_mut().enumerate() {
-            let Some(outcome) = failure.as_mut().and_then(Operation::test) else { continue };
+            let ended = failure.as_mut().filter(|failure| failure.has_ended());
+            let Some(outcome) = ended.and_then(Operation::test) else { continue };
             *failure = None;
             if let Ok(len) = outcome {
                 let mut text = vec![0; (len as usize).min(POISON)];
@@ -386,133 +419,6 @@ impl Drop for Messages {
         for failure in std::mem::take(&mut *self.failures()).into_iter().flatten() {
             let _ = failure.wait(Duration::ZERO);
         }
-    }
-}
-
-/// Messages under way to and from the peers.
-struct Exchange<'a> {
-    messages: &'a Messages,
-    half: Half,
-    tag: u64,
-    pending: Vec<Pending>,
-    sends: usize,
-    /// By rank, bytes that came.
-    lens: Vec<usize>,
-}
-
-struct Pending {
-    operation: Operation,
-    peer: usize,
-    /// Of a receive, the bytes that are to come.
-    expected: Option<usize>,
-}
-
-impl<'a> Exchange<'a> {
-    fn new(messages: &'a Messages, tag: u64, half: Half) -> Exchange<'a> {
-        let lens = vec![0; messages.size];
-        Exchange {
-            messages,
-            half,
-            tag: messages.tag | tag,
-            pending: Vec::with_capacity(2 * messages.size),
-            sends: 0,
-            lens,
-        }
-    }
-
-    /// Receives into the peer's segment. Before any send, so that no two ranks wait for one another.
-    fn recv(&mut self, peer: usize, len: usize) -> Result<(), FabricError> {
-        let at = self.messages.at(self.half) + peer * self.messages.segment;
-        let into = self.messages.incoming.slice(at..at + len);
-        let operation = self.messages.fabric.start_recv(peer as u32, self.tag, &into)?;
-        self.pending.push(Pending { operation, peer, expected: Some(len) });
-        Ok(())
-    }
-
-    /// Sends these bytes of the exchange's half.
-    fn send(&mut self, peer: usize, range: Range<usize>) -> Result<(), FabricError> {
-        let at = self.messages.at(self.half);
-        let data = self.messages.outgoing.slice(at + range.start..at + range.end);
-        let operation = self.messages.fabric.start_send(peer as u32, self.tag, &data)?;
-        self.pending.push(Pending { operation, peer, expected: None });
-        self.sends += 1;
-        Ok(())
-    }
-
-    /// Waits until everything has come, of the lengths that were expected, and gone.
-    fn finish_exact(self, ongoing: &mut Ongoing<'_>) -> Result<(), CollectiveError> {
-        let expected: Vec<_> =
-            self.pending.iter().filter_map(|pending| Some((pending.peer, pending.expected?))).collect();
-        let lens = self.finish(ongoing)?;
-        for (peer, expected) in expected {
-            if lens[peer] != expected {
-                let problem = format!("it sent {} bytes where {expected} were agreed on", lens[peer]);
-                return Err(FabricError::PeerFailed { op: ongoing.operation, rank: peer as u32, problem }.into());
-            }
-        }
-        Ok(())
-    }
-
-    /// Waits until everything has come and gone. Returns the lengths of what came, by rank.
-    fn finish(mut self, ongoing: &mut Ongoing<'_>) -> Result<Vec<usize>, CollectiveError> {
-        while !self.pending.is_empty() {
-            // A peer that has done its part may leave while others are waited for.
-            let mut ranks: Vec<u32> = self.pending.iter().map(|pending| pending.peer as u32).collect();
-            ranks.dedup();
-            let fabric = self.messages.fabric.clone();
-            let moved = fabric.wait(ongoing.operation, ranks.as_slice(), ongoing.deadline.left(), || {
-                match self.look() {
-                    Ok(false) => {}
-                    Ok(true) => return Poll::Ready(Ok(())),
-                    Err(error) => return Poll::Ready(Err(error)),
-                }
-                self.messages.check_poison().map_or_else(|error| Poll::Ready(Err(error)), |()| Poll::Pending)
-            });
-            match moved {
-                Ok(Ok(())) => {}
-                Err(FabricError::PeerLost { .. }) if self.forget_sends() => {}
-                Err(lost) => return Err(lost.into()),
-                Ok(Err(failed)) => return Err(failed),
-            }
-        }
-        Ok(self.lens)
-    }
-
-    /// Gives up what is being sent to ranks that were lost and from which nothing is to come; false if there is nothing to
-    /// give up.
-    ///
-    /// A rank leaves when it has received all that it waits for, which its peers may hear of later than of its leaving. If
-    /// it died instead, that changes nothing in what the others receive, and the next call fails.
-    fn forget_sends(&mut self) -> bool {
-        let before = self.pending.len();
-        let needed: Vec<usize> =
-            self.pending.iter().filter(|pending| pending.expected.is_some()).map(|pending| pending.peer).collect();
-        let fabric = &self.messages.fabric;
-        self.pending.retain(|pending| needed.contains(&pending.peer) || fabric.loss(pending.peer as u32).is_none());
-        self.pending.len() < before
-    }
-
-    /// Moves everything on; whether something has ended.
-    fn look(&mut self) -> Result<bool, CollectiveError> {
-        let before = self.pending.len();
-        let mut at = 0;
-        while at < self.pending.len() {
-            let Pending { operation, peer, expected } = &mut self.pending[at];
-            match operation.test() {
-                None => at += 1,
-                Some(outcome) => {
-                    match outcome {
-                        Ok(len) if expected.is_some() => self.lens[*peer] = len as usize,
-                        Ok(_) => {}
-                        // As in `forget_sends`.
-                        Err(FabricError::PeerLost { .. }) if expected.is_none() => {}
-                        Err(error) => return Err(error.into()),
-                    }
-                    self.pending.swap_remove(at);
-                }
-            }
-        }
-        Ok(self.pending.len() < before)
     }
 }
 

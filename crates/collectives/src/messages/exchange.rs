@@ -1,0 +1,161 @@
+//! Messages under way to and from the peers.
+
+use std::ops::Range;
+use std::task::Poll;
+
+use fulmen_fabric::{FabricError, Operation};
+use fulmen_memory::Exposed;
+
+use super::{Half, Messages};
+use crate::CollectiveError;
+use crate::windows::Ongoing;
+
+/// See the [module](self).
+pub(super) struct Exchange<'a> {
+    messages: &'a Messages,
+    pub(super) half: Half,
+    tag: u64,
+    pending: Vec<Pending>,
+    pub(super) sends: usize,
+    /// By rank, bytes that came.
+    lens: Vec<usize>,
+}
+
+struct Pending {
+    operation: Operation,
+    peer: usize,
+    /// Of a receive, the bytes that are to come.
+    expected: Option<usize>,
+}
+
+impl<'a> Exchange<'a> {
+    pub(super) fn new(messages: &'a Messages, tag: u64, half: Half) -> Exchange<'a> {
+        let lens = vec![0; messages.size];
+        Exchange {
+            messages,
+            half,
+            tag: messages.tag | tag,
+            pending: Vec::with_capacity(2 * messages.size),
+            sends: 0,
+            lens,
+        }
+    }
+
+    /// Receives into the peer's segment. Before any send, so that no two ranks wait for one another.
+    pub(super) fn recv(&mut self, peer: usize, len: usize) -> Result<(), FabricError> {
+        let at = self.messages.at(self.half) + peer * self.messages.segment;
+        self.recv_into(peer, &self.messages.incoming.slice(at..at + len))
+    }
+
+    /// Receives into this memory.
+    pub(super) fn recv_into(&mut self, peer: usize, into: &Exposed) -> Result<(), FabricError> {
+        let operation = self.messages.fabric.start_recv(peer as u32, self.tag, into)?;
+        self.pending.push(Pending { operation, peer, expected: Some(into.len()) });
+        Ok(())
+    }
+
+    /// Sends these bytes of the exchange's half.
+    pub(super) fn send(&mut self, peer: usize, range: Range<usize>) -> Result<(), FabricError> {
+        let at = self.messages.at(self.half);
+        self.send_from(peer, &self.messages.outgoing.slice(at + range.start..at + range.end))
+    }
+
+    /// Sends this memory.
+    pub(super) fn send_from(&mut self, peer: usize, data: &Exposed) -> Result<(), FabricError> {
+        let operation = self.messages.fabric.start_send(peer as u32, self.tag, data)?;
+        self.pending.push(Pending { operation, peer, expected: None });
+        self.sends += 1;
+        Ok(())
+    }
+
+    /// Waits until everything has come, of the lengths that were expected, and gone.
+    pub(super) fn finish_exact(self, ongoing: &mut Ongoing<'_>) -> Result<(), CollectiveError> {
+        let expected: Vec<_> =
+            self.pending.iter().filter_map(|pending| Some((pending.peer, pending.expected?))).collect();
+        let lens = self.finish(ongoing)?;
+        for (peer, expected) in expected {
+            if lens[peer] != expected {
+                let problem = format!("it sent {} bytes where {expected} were agreed on", lens[peer]);
+                return Err(FabricError::PeerFailed { op: ongoing.operation, rank: peer as u32, problem }.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until everything has come and gone. Returns the lengths of what came, by rank.
+    pub(super) fn finish(mut self, ongoing: &mut Ongoing<'_>) -> Result<Vec<usize>, CollectiveError> {
+        self.wait(ongoing, |_| true)?;
+        Ok(self.lens)
+    }
+
+    /// Waits until everything has come, and returns the bytes that came from a rank. What goes goes on.
+    pub(super) fn receive(&mut self, peer: usize, ongoing: &mut Ongoing<'_>) -> Result<usize, CollectiveError> {
+        self.wait(ongoing, |pending| pending.expected.is_some())?;
+        Ok(self.lens[peer])
+    }
+
+    /// Waits until nothing is pending of what `awaited` chooses.
+    fn wait(&mut self, ongoing: &mut Ongoing<'_>, awaited: fn(&Pending) -> bool) -> Result<(), CollectiveError> {
+        loop {
+            // A peer that has done its part may leave while others are waited for.
+            let awaited = self.pending.iter().filter(|pending| awaited(pending));
+            let mut ranks: Vec<u32> = awaited.map(|pending| pending.peer as u32).collect();
+            if ranks.is_empty() {
+                return Ok(());
+            }
+            ranks.dedup();
+            let fabric = self.messages.fabric.clone();
+            let moved = fabric.wait_on_links(ongoing.operation, ranks.as_slice(), ongoing.deadline.left(), || {
+                match self.look() {
+                    Ok(false) => {}
+                    Ok(true) => return Poll::Ready(Ok(())),
+                    Err(error) => return Poll::Ready(Err(error)),
+                }
+                self.messages.check_poison().map_or_else(|error| Poll::Ready(Err(error)), |()| Poll::Pending)
+            });
+            match moved {
+                Ok(Ok(())) => {}
+                Err(FabricError::PeerLost { .. }) if self.forget_sends() => {}
+                Err(lost) => return Err(lost.into()),
+                Ok(Err(failed)) => return Err(failed),
+            }
+        }
+    }
+
+    /// Gives up what is being sent to ranks that were lost and from which nothing is to come; false if there is nothing to
+    /// give up.
+    ///
+    /// A rank leaves when it has received all that it waits for, which its peers may hear of later than of its leaving. If
+    /// it died instead, that changes nothing in what the others receive, and the next call fails.
+    fn forget_sends(&mut self) -> bool {
+        let before = self.pending.len();
+        let needed: Vec<usize> =
+            self.pending.iter().filter(|pending| pending.expected.is_some()).map(|pending| pending.peer).collect();
+        let fabric = &self.messages.fabric;
+        self.pending.retain(|pending| needed.contains(&pending.peer) || fabric.loss(pending.peer as u32).is_none());
+        self.pending.len() < before
+    }
+
+    /// Takes the outcomes there are: whether something has ended.
+    fn look(&mut self) -> Result<bool, CollectiveError> {
+        let before = self.pending.len();
+        let mut at = 0;
+        while at < self.pending.len() {
+            let Pending { operation, peer, expected } = &mut self.pending[at];
+            let outcome = if operation.has_ended() { operation.test() } else { None };
+            let Some(outcome) = outcome else {
+                at += 1;
+                continue;
+            };
+            match outcome {
+                Ok(len) if expected.is_some() => self.lens[*peer] = len as usize,
+                Ok(_) => {}
+                // As in `forget_sends`.
+                Err(FabricError::PeerLost { .. }) if expected.is_none() => {}
+                Err(error) => return Err(error.into()),
+            }
+            self.pending.swap_remove(at);
+        }
+        Ok(self.pending.len() < before)
+    }
+}
