@@ -34,8 +34,8 @@ pub(crate) trait Wire: Send {
     /// [`Parker::look`] for all wires.
     fn look(&self) {}
 
-    /// Moves the link on as far as it goes now: hands it the frames that were seen to have come, sends those that are to go, and makes
-    /// the moves that the link [posts](Link::next_posting). Wakes the peer if it sent something. True if anything moved.
+    /// Moves the link on as far as it goes now: hands it the frames that were seen to have come, sends those that are to go, and
+    /// makes the moves that the link [posts](Link::next_posting). Wakes the peer if it sent something. True if anything moved.
     ///
     /// # Errors
     /// What broke: the link is severed then.
