@@ -31,7 +31,8 @@ pub const RANK: &str = "__links";
 /// names a rail by its two hosts and what it runs between at each end: an interface, or a device. `out` is from the first host
 /// to the second one, `back` the other way; the latency is half of a short message's round trip.
 ///
-/// A link without a rail runs over memory that both ranks map, or is relayed by other ranks.
+/// A link of several rails has one more row, for all of them at once. One without a rail runs over memory that both ranks map, or is
+/// relayed by other ranks.
 ///
 /// Exit code: 0 when all was measured, 2 for bad input, 255 for a host that is not reached or lost, else that of the rank that failed
 /// first: also where cables are plugged in otherwise than a list of hosts says, which is named.

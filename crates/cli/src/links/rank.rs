@@ -63,8 +63,8 @@ fn turn(group: &Group, from: u32, to: u32, hosts: &[String]) -> anyhow::Result<(
     let mut lines = String::new();
     if own == from || own == to {
         let peer = if own == from { to } else { from };
-        for (rail, speed) in measure_rails(group, peer)? {
-            let row = row(group, (from, to), hosts, rail.as_ref(), speed);
+        for (over, speed) in measure_rails(group, peer)? {
+            let row = row(group, (from, to), hosts, &over, speed);
             lines += &(serde_json::to_string(&row)? + "\n");
         }
     }
@@ -93,20 +93,37 @@ struct Speed {
     back: f64,
 }
 
-/// One of a link's rails, by its number.
-type Numbered = (usize, RailStatus);
+/// What of a link a row is about.
+enum Over {
+    /// A rail, by its number.
+    Rail(usize, RailStatus),
+    /// All rails at once.
+    AllRails,
+    /// It has none.
+    NoRail,
+}
 
-/// Measures each rail that is up at both ends; a link with one, or with none, as a whole.
-fn measure_rails(group: &Group, peer: u32) -> anyhow::Result<Vec<(Option<Numbered>, Option<Speed>)>> {
+impl Over {
+    fn rail(&self) -> Option<&RailStatus> {
+        match self {
+            Over::Rail(_, rail) => Some(rail),
+            Over::AllRails | Over::NoRail => None,
+        }
+    }
+}
+
+/// Measures a link: each rail that is up at both ends and then all at once, if there are several.
+fn measure_rails(group: &Group, peer: u32) -> anyhow::Result<Vec<(Over, Option<Speed>)>> {
     let fabric = group.fabric();
     let whole = measure(group, peer)?;
     let out = tell(group, peer, whole.received)?;
+    let together = Some(Speed { latency: whole.latency, out, back: whole.received });
     let rails = fabric.rails(peer);
     if rails.len() <= 1 {
-        let speed = Speed { latency: whole.latency, out, back: whole.received };
-        return Ok(vec![(rails.into_iter().next().map(|rail| (0, rail)), Some(speed))]);
+        let over = rails.into_iter().next().map_or(Over::NoRail, |rail| Over::Rail(0, rail));
+        return Ok(vec![(over, together)]);
     }
-    let mut measured = Vec::with_capacity(rails.len());
+    let mut measured = Vec::with_capacity(rails.len() + 1);
     for (index, rail) in rails.into_iter().enumerate() {
         let up = u64::from(rail.state == RailState::Up);
         let both = up & tell(group, peer, up)?;
@@ -118,20 +135,22 @@ fn measure_rails(group: &Group, peer: u32) -> anyhow::Result<Vec<(Option<Numbere
                 Some(Speed { latency: probe.latency, out, back: probe.bytes_per_second })
             }
         };
-        measured.push((Some((index, rail)), speed));
+        measured.push((Over::Rail(index, rail), speed));
     }
+    measured.push((Over::AllRails, together));
     Ok(measured)
 }
 
-fn row(group: &Group, (from, to): (u32, u32), hosts: &[String], rail: Option<&Numbered>, speed: Option<Speed>) -> Row {
+fn row(group: &Group, (from, to): (u32, u32), hosts: &[String], over: &Over, speed: Option<Speed>) -> Row {
     let fabric = group.fabric();
-    let info = rail.map(|(_, rail)| &rail.info);
-    let kind = match (info, fabric.link_kind()) {
-        (Some(rail), _) => kind(rail),
-        (None, LinkKind::SharedMemory) => "shared-memory",
-        (None, _) => "relayed",
+    let info = over.rail().map(|rail| &rail.info);
+    let kind = match (over, fabric.link_kind()) {
+        (Over::Rail(_, rail), _) => kind(&rail.info),
+        (Over::AllRails, _) => "all-rails",
+        (Over::NoRail, LinkKind::SharedMemory) => "shared-memory",
+        (Over::NoRail, _) => "relayed",
     };
-    let state = match (rail.map(|(_, rail)| &rail.state), &speed) {
+    let state = match (over.rail().map(|rail| &rail.state), &speed) {
         (Some(RailState::Down { cause } | RailState::Out { cause, .. }), _) => format!("down: {cause}"),
         (_, None) => "not up at both ends".to_owned(),
         _ => "up".to_owned(),
@@ -143,7 +162,10 @@ fn row(group: &Group, (from, to): (u32, u32), hosts: &[String], rail: Option<&Nu
         to,
         from_host: hosts[from as usize].clone(),
         to_host: hosts[to as usize].clone(),
-        rail: rail.map(|(index, _)| *index),
+        rail: match over {
+            Over::Rail(index, _) => Some(*index),
+            Over::AllRails | Over::NoRail => None,
+        },
         cable: info.map(|rail| Cable { from: end(&rail.here), to: end(&rail.there) }),
         kind: kind.to_owned(),
         state,

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bench::short;
 
-/// One rail between two ranks, or a link that has none.
+/// One rail between two ranks, all of their rails at once, or a link that has none.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     /// The two ranks, the smaller one first, and the names of their hosts.
@@ -12,11 +12,11 @@ pub struct Row {
     pub to: u32,
     pub from_host: String,
     pub to_host: String,
-    /// Which of the link's rails it is, from 0; null for a link without rails.
+    /// Which of the link's rails it is, from 0; null for all at once, and for a link without rails.
     pub rail: Option<usize>,
     /// What it runs between.
     pub cable: Option<Cable>,
-    /// `shared-memory`, `thunderbolt`, `infiniband`, `roce`, `rdma`, `tcp-sealed`, `tcp-plain` or `relayed`.
+    /// `shared-memory`, `thunderbolt`, `infiniband`, `roce`, `rdma`, `tcp-sealed`, `tcp-plain`, `all-rails` or `relayed`.
     pub kind: String,
     /// `up`, or what stands in the way.
     pub state: String,

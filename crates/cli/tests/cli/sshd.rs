@@ -14,7 +14,7 @@ struct Hosts {
     launcher: Host,
     others: Vec<Host>,
     net: Net,
-    _bed: Bed,
+    bed: Bed,
 }
 
 impl Hosts {
@@ -29,7 +29,7 @@ impl Hosts {
         }
         let mut hosts = hosts.into_iter();
         let launcher = hosts.next().expect("one at least");
-        Some(Hosts { ssh, launcher, others: hosts.collect(), net, _bed: bed })
+        Some(Hosts { ssh, launcher, others: hosts.collect(), net, bed })
     }
 
     fn command(&self, args: &[&str]) -> Command {
@@ -266,4 +266,24 @@ fn links_between_hosts_are_named_by_their_interfaces() {
         named(&row["cable"]["to"], order[to]);
         assert_eq!((&row["from_host"], &row["to_host"]), (&["b", "a", "c"][from].into(), &["b", "a", "c"][to].into()));
     }
+}
+
+#[test]
+fn a_link_of_two_networks_has_a_row_for_each_and_one_for_both() {
+    let Some(hosts) = Hosts::or_skip("two networks over ssh", 1) else { return };
+    let second = hosts.bed.switch(&[hosts.launcher.clone(), hosts.others[0].clone()], Link::new());
+    let mut command = hosts.launcher.command(FULMEN);
+    command.args(["links", "--json", "--ssh-option", "-F", "--ssh-option"]).arg(hosts.ssh.config());
+    command.args(["--device", "tcp", "--hosts", "localhost,b"]);
+    // Where a network stands still for seconds, as on a busy machine, a rail is down for a moment.
+    let rows = crate::links::any_rows(&hosts.end(start(command)));
+    assert_eq!(rows.len(), 3, "{rows:?}");
+    for (at, net) in [&hosts.net, &second].into_iter().enumerate() {
+        assert_eq!((&rows[at]["rail"], &rows[at]["kind"]), (&at.into(), &"tcp-sealed".into()));
+        assert_eq!(rows[at]["cable"]["from"]["device"], net.device(&hosts.launcher));
+        assert_eq!(rows[at]["cable"]["to"]["device"], net.device(&hosts.others[0]));
+    }
+    let both = &rows[2];
+    assert!(both["rail"].is_null() && both["cable"].is_null(), "{both}");
+    assert_eq!((&both["kind"], &both["state"]), (&"all-rails".into(), &"up".into()));
 }

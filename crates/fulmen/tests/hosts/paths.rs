@@ -1,6 +1,6 @@
 //! Hosts with several networks, and with addresses that only look like one.
 
-use fulmen_testbed::Host;
+use fulmen_testbed::{Host, Link};
 
 use crate::world::{Plan, Rank, What, World};
 
@@ -8,7 +8,7 @@ use crate::world::{Plan, Rank, What, World};
 const LONG: usize = 64 << 20;
 
 fn world(name: &str) -> Option<World> {
-    World::new(name, Plan { has_second: true, scale: LONG, ..Plan::new(What::Paths, 2) })
+    World::new(name, Plan { second: Some(Link::new()), scale: LONG, ..Plan::new(What::Paths, 2) })
 }
 
 /// Gives the host a bridge for containers, as every host has one, with the same address.
@@ -55,7 +55,7 @@ fn a_path_is_found_where_the_first_addresses_do_not_meet() {
 
 #[test]
 fn two_networks_carry_at_once_and_one_is_gone_for_a_while() {
-    let plan = Plan { has_second: true, scale: 8 << 20, ..Plan::new(What::Stripes, 2) };
+    let plan = Plan { second: Some(Link::new()), scale: 8 << 20, ..Plan::new(What::Stripes, 2) };
     let Some(world) = World::new("two networks between two hosts", plan) else { return };
     let mut ranks = world.start_all();
     let each = |ranks: &mut Vec<Rank>, word| ranks.iter_mut().for_each(|rank| drop(rank.hear(word)));
@@ -65,5 +65,17 @@ fn two_networks_carry_at_once_and_one_is_gone_for_a_while() {
     each(&mut ranks, "one");
     second.up(&world.hosts[1]);
     each(&mut ranks, "done");
+    ranks.into_iter().for_each(Rank::ends);
+}
+
+#[test]
+fn networks_of_unequal_speed_carry_what_both_together_can() {
+    let [fast, slow] = [600_000_000, 200_000_000].map(|rate| Link::new().rate(rate));
+    let plan = Plan { link: fast, second: Some(slow), scale: LONG, ..Plan::new(What::Sum, 2) };
+    let Some(world) = World::new("two networks of unequal speed", plan) else { return };
+    let mut ranks = world.start_all();
+    // A figure for people: a busy machine is slower.
+    println!("{}", ranks[1].hear("sum"));
+    ranks.iter_mut().for_each(|rank| drop(rank.hear("done")));
     ranks.into_iter().for_each(Rank::ends);
 }

@@ -2,6 +2,7 @@
 
 use std::env;
 use std::io::{Read, Write};
+use std::time::{Duration, Instant};
 
 use fulmen::parts::fabric::bootstrap::{JoinConfig, RegroupError};
 use fulmen::parts::fabric::{RailState, RailStatus, Regroup, Secret, Session};
@@ -34,6 +35,7 @@ fn a_rank() {
         What::SlowReader => return slow_reader(&start(), scale),
         What::Paths => return paths(&start(), scale),
         What::Stripes => return stripes(&start(), scale),
+        What::Sum => return sum(&start(), scale),
         What::Receivers => return receiver(&start()),
         What::OneSided => return crate::onesided::ranks(&start(), rounds.unwrap_or(1), scale),
     };
@@ -305,6 +307,53 @@ fn stripes(group: &Group, scale: usize) {
     say("one");
     let then = brought();
     until(&|rails| rails.iter().zip(&then).all(|(rail, then)| is_up(rail) && rail.received_bytes > *then));
+    group.barrier().unwrap();
+    say("done");
+}
+
+/// Rank 0 sends long messages, of which rank 1 looks at every byte; it says how fast the fastest was beside the sum of the rails
+/// alone.
+fn sum(group: &Group, scale: usize) {
+    const ROUNDS: usize = 3;
+    let (own, peer, fabric) = (group.rank(), 1 - group.rank(), group.fabric());
+    let rails = fabric.rails(peer).len();
+    assert_eq!(rails, 2);
+    let alone = [0, 1].map(|rail| fabric.probe_rail(peer, rail, 4 << 20, LONG).unwrap().bytes_per_second);
+    let before = fabric.rails(peer);
+    let mut fastest = Duration::MAX;
+    let mut buffer = group.alloc::<u8>(scale).unwrap();
+    let bytes = pattern(0, 0, scale);
+    for round in 0..ROUNDS {
+        if own == 0 {
+            buffer.copy_from_slice(&bytes);
+        } else {
+            buffer.fill(0);
+        }
+        group.barrier().unwrap();
+        let start = Instant::now();
+        if own == 0 {
+            group.send(&mut buffer, peer, 9).unwrap();
+        } else {
+            assert_eq!(group.recv(&mut buffer, peer, 9).unwrap(), scale);
+            fastest = fastest.min(start.elapsed());
+            assert!(buffer[..] == bytes[..], "round {round}");
+        }
+    }
+    if own == 1 {
+        let together = scale as f64 / fastest.as_secs_f64();
+        let brought = fabric
+            .rails(peer)
+            .iter()
+            .zip(&before)
+            .map(|(now, then)| now.received_bytes - then.received_bytes)
+            .collect::<Vec<_>>();
+        assert!(brought.iter().all(|bytes| *bytes > 0), "{brought:?}");
+        let [one, other, all] = [alone[0], alone[1], together].map(|rate| rate / 1e6);
+        say(&format!(
+            "sum {one:.1} and {other:.1} MB/s alone, {all:.1} together: {:.2} of their sum; {brought:?} bytes",
+            all / (one + other)
+        ));
+    }
     group.barrier().unwrap();
     say("done");
 }

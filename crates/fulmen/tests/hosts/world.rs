@@ -35,10 +35,19 @@ pub enum What {
     Paths,
     /// Rank 0 sends long messages over two networks, one of which goes and comes back.
     Stripes,
+    /// Rank 0 sends long messages over two networks, and rank 1 says how fast they are beside each network alone.
+    Sum,
     /// They work on one another's memory, and under a lock of the first one's.
     OneSided,
     /// Each of two waits for a word of the other one.
     Receivers,
+}
+
+impl What {
+    /// Whether messages are long ones.
+    fn is_long(self) -> bool {
+        matches!(self, What::Paths | What::Stripes | What::Sum)
+    }
 }
 
 impl fmt::Display for What {
@@ -49,6 +58,7 @@ impl fmt::Display for What {
             What::SlowReader => "slow reader",
             What::Paths => "paths",
             What::Stripes => "stripes",
+            What::Sum => "sum",
             What::OneSided => "one-sided",
             What::Receivers => "receivers",
         })
@@ -59,8 +69,16 @@ impl FromStr for What {
     type Err = String;
 
     fn from_str(text: &str) -> Result<What, String> {
-        let all =
-            [What::Control, What::Work, What::SlowReader, What::Paths, What::Stripes, What::OneSided, What::Receivers];
+        let all = [
+            What::Control,
+            What::Work,
+            What::SlowReader,
+            What::Paths,
+            What::Stripes,
+            What::Sum,
+            What::OneSided,
+            What::Receivers,
+        ];
         all.into_iter().find(|what| what.to_string() == text).ok_or_else(|| text.to_owned())
     }
 }
@@ -75,8 +93,8 @@ pub struct Plan {
     pub link: Link,
     /// Whether ranks reach the coordinator by a network of its own.
     pub is_apart: bool,
-    /// Whether the ranks' hosts have a second network.
-    pub has_second: bool,
+    /// A second network between the ranks' hosts.
+    pub second: Option<Link>,
     /// When something fails: `shrink`, `rejoin` or nothing.
     pub then: &'static str,
     pub rounds: Option<u64>,
@@ -98,7 +116,7 @@ impl Plan {
             ranks_a_host: 1,
             link: Link::new(),
             is_apart: false,
-            has_second: false,
+            second: None,
             then: "",
             rounds: None,
             scale: 1000,
@@ -136,7 +154,7 @@ impl World {
             true => (bed.switch(&hosts, plan.link), Some(bed.direct(&all))),
             false => (bed.switch(&all, plan.link), None),
         };
-        let second = plan.has_second.then(|| bed.switch(&hosts, plan.link));
+        let second = plan.second.map(|link| bed.switch(&hosts, link));
         let of_launcher = apart.as_ref().unwrap_or(&net);
         let address = if plan.is_v6 { of_launcher.address6(&launcher) } else { of_launcher.address(&launcher) };
         let secret = Secret::generate().unwrap();
@@ -174,7 +192,7 @@ impl World {
             .env("FULMEN_SECRET_FD", "0")
             .env("FULMEN_TIMEOUT", self.plan.timeout.as_secs().to_string())
             .env("FULMEN_SILENCE", self.plan.silence.as_secs_f32().to_string())
-            .env("FULMEN_POOL", if matches!(self.plan.what, What::Paths | What::Stripes) { "160M" } else { "16M" })
+            .env("FULMEN_POOL", if self.plan.what.is_long() { "160M" } else { "16M" })
             .envs(self.plan.env.iter().copied());
         let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         process.stdin.take().unwrap().write_all(self.secret.to_hex().as_bytes()).unwrap();

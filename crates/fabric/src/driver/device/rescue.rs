@@ -167,7 +167,7 @@ impl Bundle {
 
     fn prove(&mut self, at: usize, (until, calls): (Instant, bool), now: Instant, link: &mut Link) -> bool {
         if now >= until {
-            self.fail(at, "does not answer", true, link);
+            self.fail(at, "has not answered since it was made", true, link);
             return true;
         }
         calls && self.call(at, now)
@@ -176,6 +176,8 @@ impl Bundle {
     /// Sees to it that a rail that is up still carries.
     fn watch(&mut self, at: usize, now: Instant, link: &mut Link) -> bool {
         let heard = self.heard;
+        // Of the last one, the link's patience decides: without it nobody could be told, and it could not be made anew.
+        let is_last = !(0..self.tracks.len()).any(|other| other != at && self.tracks[other].is_up());
         let track = &mut self.tracks[at];
         let since = |then: Instant| now.saturating_duration_since(then);
         if track.pairs.as_ref().is_some_and(|pairs| pairs.frames.is_peer_gone()) {
@@ -188,7 +190,7 @@ impl Bundle {
         }
         if let Some(Call { since: first, .. }) = track.call {
             // A peer that says nothing at all may be stopped.
-            if since(first) >= SILENT && heard.saturating_duration_since(first) >= SILENT / 2 {
+            if !is_last && since(first) >= SILENT && heard.saturating_duration_since(first) >= SILENT / 2 {
                 self.fail(at, "does not answer", true, link);
                 return true;
             }

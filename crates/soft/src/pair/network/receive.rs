@@ -17,8 +17,10 @@ use crate::vm::LAST;
 const READS_A_TURN: usize = 16;
 /// As many bytes of a frame are received where they belong; fewer are copied there.
 const IN_PLACE: usize = 8 << 10;
-/// After frames of so many bytes, others of that kind are expected.
+/// After frames of so many bytes, others of that kind are expected: of such a one no more than this is read with its head, since it has
+/// to be copied. There is room for several short ones in it.
 const LONG: u32 = 32 << 10;
+const AHEAD: usize = 512;
 
 /// How far the bytes went that had come.
 enum Digested {
@@ -498,9 +500,9 @@ impl Pair {
         let Far { stream, input, .. } = &mut **far;
         let Some(stream) = stream.as_mut().filter(|stream| stream.is_readable()) else { return Filled::Nothing };
         input.make_room();
-        // Never less than the longest head needs, with what belongs to it.
         let alone = input.long && matches!(input.coming, Coming::Head);
-        let end = if alone { HEAD + OPERANDS } else { input.bytes.len() };
+        // Never less than the longest head needs, with what belongs to it.
+        let end = if alone { AHEAD.max(HEAD + OPERANDS) } else { input.bytes.len() };
         let room = end - input.end;
         let ahead = Room::Bytes(&mut input.bytes[input.end..end]);
         let mut rooms: Rooms<'_> = SmallVec::new();
