@@ -1,6 +1,8 @@
 //! Every carrier keeps the promises of the fabric.
 
 mod machine;
+#[cfg(target_os = "linux")]
+mod namespaces;
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;

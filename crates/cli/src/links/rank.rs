@@ -96,7 +96,7 @@ struct Speed {
 /// What of a link a row is about.
 enum Over {
     /// A rail, by its number.
-    Rail(usize, RailStatus),
+    Rail(usize, Box<RailStatus>),
     /// All rails at once.
     AllRails,
     /// It has none.
@@ -120,7 +120,7 @@ fn measure_rails(group: &Group, peer: u32) -> anyhow::Result<Vec<(Over, Option<S
     let together = Some(Speed { latency: whole.latency, out, back: whole.received });
     let rails = fabric.rails(peer);
     if rails.len() <= 1 {
-        let over = rails.into_iter().next().map_or(Over::NoRail, |rail| Over::Rail(0, rail));
+        let over = rails.into_iter().next().map_or(Over::NoRail, |rail| Over::Rail(0, rail.into()));
         return Ok(vec![(over, together)]);
     }
     let mut measured = Vec::with_capacity(rails.len() + 1);
@@ -135,7 +135,7 @@ fn measure_rails(group: &Group, peer: u32) -> anyhow::Result<Vec<(Over, Option<S
                 Some(Speed { latency: probe.latency, out, back: probe.bytes_per_second })
             }
         };
-        measured.push((Over::Rail(index, rail), speed));
+        measured.push((Over::Rail(index, rail.into()), speed));
     }
     measured.push((Over::AllRails, together));
     Ok(measured)

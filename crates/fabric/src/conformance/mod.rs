@@ -21,6 +21,7 @@ mod regroup;
 mod seat;
 mod windows;
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use crate::{FabricOptions, Providers};
@@ -48,6 +49,25 @@ pub trait Bench: Sync {
     fn most_ranks(&self) -> u32 {
         6
     }
+
+    /// Where ranks meet.
+    fn meets_at(&self) -> IpAddr {
+        Ipv4Addr::LOCALHOST.into()
+    }
+
+    /// Does `work` once, on a thread that is where a rank lives, or where ranks meet. Here, if there is only one place.
+    fn at(&self, _place: At, work: &mut (dyn FnMut() + Send)) {
+        work();
+    }
+}
+
+/// A place at which something is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum At {
+    /// Where the ranks meet.
+    Meeting,
+    /// Where a rank lives, by its number in the first generation.
+    Rank(u32),
 }
 
 /// What became of a case.

@@ -1,6 +1,6 @@
 //! A world of threads, and each rank's place in it.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use fulmen_memory::{Exposed, Region};
 
 use super::case::{Case, Failure, Need, Outcome, ensure};
-use super::{Bench, PATIENCE};
-use crate::bootstrap::{Heartbeat, Options};
+use super::{At, Bench, PATIENCE};
+use crate::bootstrap::{Heartbeat, Options, Serving};
 use crate::{Coordinator, Fabric, FabricOptions, JoinConfig, Regroup, Secret, Session};
 
 /// A thread that a busy machine does not run for some seconds is not to be taken for a dead rank.
@@ -31,13 +31,9 @@ pub(super) fn play(bench: &dyn Bench, case: &Case) -> Outcome {
     }
     let failed = |error: &dyn std::fmt::Display| Failure::Failed(format!("no world to test with: {error}"));
     let secret = Secret::generate().map_err(|error| failed(&error))?;
-    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    let heartbeat = Heartbeat { every: Duration::from_secs(2), silence: SILENCE };
-    let coordinator =
-        Coordinator::bind(address, case.ranks, secret.clone(), Options { heartbeat, ..Options::default() })
-            .map_err(|error| failed(&error))?
-            .serve()
-            .map_err(|error| failed(&error))?;
+    let mut coordinator = None;
+    bench.at(At::Meeting, &mut || coordinator = Some(serve(bench, case.ranks, &secret)));
+    let coordinator = coordinator.expect("the bench does the work").map_err(|error| failed(&error))?;
     let meeting = Meeting::new(case.ranks);
     thread::scope(|scope| {
         for rank in 0..case.ranks {
@@ -49,11 +45,11 @@ pub(super) fn play(bench: &dyn Bench, case: &Case) -> Outcome {
                 deadline: PATIENCE,
             };
             let (meeting, options) = (&meeting, options.clone());
-            scope.spawn(move || {
+            let work = move || {
                 // What a rank does is caught here, so that its fabric goes before anybody else is waited for.
                 let outcome = catch_unwind(AssertUnwindSafe(|| {
-                    let mut seat =
-                        Seat { fabric: None, rank, size: case.ranks, launch: config, bench, options, meeting };
+                    let (launch, options) = (config.clone(), options.clone());
+                    let mut seat = Seat { fabric: None, rank, size: case.ranks, launch, bench, options, meeting };
                     seat.join()?;
                     // The first failure is noted before the fabric goes, which makes others fail.
                     let outcome = (case.run)(&mut seat).and_then(|()| seat.finish());
@@ -63,10 +59,18 @@ pub(super) fn play(bench: &dyn Bench, case: &Case) -> Outcome {
                 let outcome =
                     outcome.unwrap_or_else(|panic| Err(Failure::Failed(format!("panicked: {}", words(&*panic)))));
                 meeting.note(rank, &outcome);
-            });
+            };
+            scope.spawn(move || bench.at(At::Rank(rank), &mut { work }));
         }
     });
     meeting.verdict()
+}
+
+fn serve(bench: &dyn Bench, ranks: u32, secret: &Secret) -> Result<Serving, String> {
+    let address = SocketAddr::from((bench.meets_at(), 0));
+    let heartbeat = Heartbeat { every: Duration::from_secs(2), silence: SILENCE };
+    let coordinator = Coordinator::bind(address, ranks, secret.clone(), Options { heartbeat, ..Options::default() });
+    coordinator.map_err(|error| error.to_string())?.serve().map_err(|error| error.to_string())
 }
 
 fn words(panic: &(dyn std::any::Any + Send)) -> String {
