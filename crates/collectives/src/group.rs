@@ -442,7 +442,7 @@ impl Fate<'_> {
         match &self.shared.path {
             Path::Alone => {}
             Path::Windows(windows) => windows.poison(self.sequence, &cause),
-            Path::Messages(messages) => messages.poison(&cause),
+            Path::Messages(messages) => messages.poison(self.sequence, &cause),
         }
         *self.failed = Some(cause);
     }

@@ -111,7 +111,9 @@ impl<'a> Exchange<'a> {
                     Ok(true) => return Poll::Ready(Ok(())),
                     Err(error) => return Poll::Ready(Err(error)),
                 }
-                self.messages.check_poison().map_or_else(|error| Poll::Ready(Err(error)), |()| Poll::Pending)
+                self.messages
+                    .check_poison(ongoing.sequence)
+                    .map_or_else(|error| Poll::Ready(Err(error)), |()| Poll::Pending)
             });
             match moved {
                 Ok(Ok(())) => {}

@@ -58,7 +58,10 @@ fn segment(ranks: usize) -> usize {
 }
 
 /// The longest text that tells why a rank failed.
-const POISON: usize = 256;
+const TEXT: usize = 256;
+/// Before it is the sequence of the call in which it did.
+const SEQUENCE: usize = 8;
+const POISON: usize = SEQUENCE + TEXT;
 
 /// The pieces of an all-reduce by messages, one after the other.
 pub(crate) fn pieces(len: usize, ranks: usize) -> impl Iterator<Item = Range<usize>> {
@@ -109,10 +112,19 @@ pub(crate) struct Messages {
     outgoing: Exposed,
     /// A segment from each rank, twice.
     incoming: Exposed,
-    /// A text from each rank.
+    /// Of each rank, in which call it failed, and why.
     poison: Exposed,
-    /// By rank, what waits for its failure.
-    failures: Mutex<Vec<Option<Operation>>>,
+    /// By rank, what is known of its failure.
+    failures: Mutex<Vec<Failure>>,
+}
+
+enum Failure {
+    /// It is told if it fails.
+    Awaited(Operation),
+    /// It has told that it failed in this call, in so many bytes.
+    Told { sequence: u64, text: usize },
+    /// It tells nothing, or nothing more.
+    Silent,
 }
 
 impl Messages {
@@ -125,8 +137,10 @@ impl Messages {
         let mut failures = Vec::new();
         for peer in 0..size {
             let text = poison.slice(peer * POISON..(peer + 1) * POISON);
-            let failure = (peer != rank).then(|| fabric.start_recv(peer as u32, tag | POISON_TAG, &text));
-            failures.push(failure.transpose()?);
+            failures.push(match peer == rank {
+                true => Failure::Silent,
+                false => Failure::Awaited(fabric.start_recv(peer as u32, tag | POISON_TAG, &text)?),
+            });
         }
         let (outgoing, incoming) = (memory(2 * segment)?, memory(2 * segment)?);
         let failures = Mutex::new(failures);
@@ -135,9 +149,10 @@ impl Messages {
 
     /// Runs one call to its end.
     pub(crate) fn run(&self, request: &mut Request<'_>, ongoing: &mut Ongoing<'_>) -> Result<(), CollectiveError> {
+        let sequence = ongoing.sequence;
         let failed = || {
             self.fabric.progress();
-            self.check_poison()
+            self.check_poison(sequence)
         };
         // A peer may have failed in this call, whose header has come all the same.
         failed()?;
@@ -193,14 +208,13 @@ impl Messages {
         before.map_or(Ok(()), |last| self.end_piece(last, request, ongoing))
     }
 
-    /// Tells all other ranks that this one has failed.
-    pub(crate) fn poison(&self, why: &str) {
-        let mut end = why.len().min(POISON);
-        while !why.is_char_boundary(end) {
-            end -= 1;
-        }
-        let text = self.poison.slice(self.rank * POISON..self.rank * POISON + end);
-        text.write(0, &why.as_bytes()[..end]);
+    /// Tells all other ranks that this one has failed in this call.
+    pub(crate) fn poison(&self, sequence: u64, why: &str) {
+        let text = &why[..why.floor_char_boundary(TEXT)];
+        let start = self.rank * POISON;
+        self.poison.write(start, &sequence.to_le_bytes());
+        self.poison.write(start + SEQUENCE, text.as_bytes());
+        let text = self.poison.slice(start..start + SEQUENCE + text.len());
         for peer in self.peers() {
             // It goes on by itself. A peer that is not there any more needs not be told.
             drop(self.fabric.start_send(peer as u32, self.tag | POISON_TAG, &text));
@@ -392,21 +406,33 @@ impl Messages {
         (0..self.size).filter(move |peer| *peer != rank)
     }
 
-    fn failures(&self) -> MutexGuard<'_, Vec<Option<Operation>>> {
+    fn failures(&self) -> MutexGuard<'_, Vec<Failure>> {
         self.failures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Fails if a peer is known to have told that it failed. Peers that are merely gone are found by whoever waits for them.
-    fn check_poison(&self) -> Result<(), CollectiveError> {
+    /// Fails if a peer is known to have failed in this call or before. One that failed in a later call has done its part in
+    /// this one. Peers that are merely gone are found by whoever waits for them.
+    fn check_poison(&self, sequence: u64) -> Result<(), CollectiveError> {
         for (peer, failure) in self.failures().iter_mut().enumerate() {
-            let ended = failure.as_mut().filter(|failure| failure.has_ended());
-            let Some(outcome) = ended.and_then(Operation::test) else { continue };
-            *failure = None;
-            if let Ok(len) = outcome {
-                let mut text = vec![0; (len as usize).min(POISON)];
-                self.poison.read(peer * POISON, &mut text);
-                let cause = format!("rank {peer}: {}", String::from_utf8_lossy(&text));
-                return Err(CollectiveError::Poisoned { cause: cause.into() });
+            let start = peer * POISON;
+            if let Failure::Awaited(operation) = failure {
+                let outcome = if operation.has_ended() { operation.test() } else { None };
+                let Some(outcome) = outcome else { continue };
+                *failure = Failure::Silent;
+                if let Some(text) = outcome.ok().and_then(|len| (len as usize).checked_sub(SEQUENCE)) {
+                    let mut sequence = [0; SEQUENCE];
+                    self.poison.read(start, &mut sequence);
+                    *failure = Failure::Told { sequence: u64::from_le_bytes(sequence), text };
+                }
+            }
+            match *failure {
+                Failure::Told { sequence: failed, text } if failed <= sequence => {
+                    let mut bytes = vec![0; text.min(TEXT)];
+                    self.poison.read(start + SEQUENCE, &mut bytes);
+                    let cause = format!("rank {peer}: {}", String::from_utf8_lossy(&bytes));
+                    return Err(CollectiveError::Poisoned { cause: cause.into() });
+                }
+                _ => {}
             }
         }
         Ok(())
@@ -416,8 +442,10 @@ impl Messages {
 impl Drop for Messages {
     fn drop(&mut self) {
         // Nobody waits for these any more: given up, they give their memory back.
-        for failure in std::mem::take(&mut *self.failures()).into_iter().flatten() {
-            let _ = failure.wait(Duration::ZERO);
+        for failure in std::mem::take(&mut *self.failures()) {
+            if let Failure::Awaited(operation) = failure {
+                let _ = operation.wait(Duration::ZERO);
+            }
         }
     }
 }

@@ -136,6 +136,23 @@ fn many_ranks_that_call_different_things_all_fail() {
     }
 }
 
+/// Ranks that fail in a call have done their part in the one before it.
+#[test]
+fn who_is_still_in_a_call_when_others_fail_in_the_next_one_ends_it() {
+    // As many as have room in a world.
+    const TURNS: u32 = 12;
+    for _ in 0..rounds(3) {
+        run_over_hosts(Profile::Infiniband, MANY, |world| {
+            for turn in 0..TURNS {
+                let group = Group::new(world.fabric().clone()).unwrap();
+                group.barrier().unwrap_or_else(|error| panic!("turn {turn}: {error}"));
+                let result = if group.rank() == 4 { group.barrier() } else { sum_f32(&group, 4) };
+                result.unwrap_err();
+            }
+        });
+    }
+}
+
 #[test]
 fn one_of_many_ranks_that_does_not_come_is_named() {
     let over = Barrier::new(MANY as usize);
