@@ -4,7 +4,7 @@ mod machine;
 #[cfg(target_os = "linux")]
 mod namespaces;
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use fulmen_fabric::conformance::{Bench, Verdict, names, run, run_some};
@@ -29,6 +29,10 @@ impl Bench for Reach {
     fn options(&self, options: FabricOptions) -> FabricOptions {
         FabricOptions { windows: true, ..options }
     }
+}
+
+fn full_tier() -> bool {
+    std::env::var_os("FULMEN_TEST_TIER").is_some_and(|tier| tier == "full")
 }
 
 fn node() -> Result<Node, String> {
@@ -141,7 +145,21 @@ impl Bench for Sparse {
     }
 }
 
-/// The software device, by TCP, as if each rank were on a host of its own.
+/// The software device, by TCP at this address, sealed if there is an authority: as if each rank were on a host of its own.
+fn over_tcp(profile: Profile, authority: Option<&Authority>, rank: u32, address: IpAddr) -> Result<Providers, String> {
+    let node = node()?;
+    let seal = authority.map(|authority| authority.identity(&format!("rank {rank}")));
+    let seal = seal.transpose().map_err(|error| error.to_string())?;
+    let tcp = Some(Tcp { sealed: seal.is_some(), instead: None });
+    let mut network = NetworkOptions::new((address, 0).into());
+    // No other node has the same name. Of one host, they would share memory.
+    (network.host, network.seal) = (Some(*node.address().name()), seal);
+    let options = SoftOptions { network: Some(network), ..SoftOptions::new(profile) };
+    let device = SoftDevice::open_as(&node, options).map_err(|error| error.to_string())?;
+    Ok(Providers { devices: vec![device], tcp, ..Providers::default() })
+}
+
+/// See [`over_tcp`].
 struct Hosts {
     profile: Profile,
     /// What seals it.
@@ -154,16 +172,7 @@ impl Bench for Hosts {
     }
 
     fn providers(&self, rank: u32) -> Result<Providers, String> {
-        let node = node()?;
-        let seal = self.authority.as_ref().map(|authority| authority.identity(&format!("rank {rank}")));
-        let seal = seal.transpose().map_err(|error| error.to_string())?;
-        let tcp = Some(Tcp { sealed: seal.is_some(), instead: None });
-        let mut network = NetworkOptions::new((Ipv4Addr::LOCALHOST, 0).into());
-        // No other node has the same name.
-        (network.host, network.seal) = (Some(*node.address().name()), seal);
-        let options = SoftOptions { network: Some(network), ..SoftOptions::new(self.profile) };
-        let device = SoftDevice::open_as(&node, options).map_err(|error| error.to_string())?;
-        Ok(Providers { devices: vec![device], tcp, ..Providers::default() })
+        over_tcp(self.profile, self.authority.as_ref(), rank, Ipv4Addr::LOCALHOST.into())
     }
 
     fn options(&self, options: FabricOptions) -> FabricOptions {
@@ -212,7 +221,7 @@ fn soft_thunderbolt() {
 /// What is different from one device: those of its operations that name memory, and the end of generations.
 #[test]
 fn cables_infiniband() {
-    let full = std::env::var_os("FULMEN_TEST_TIER").is_some_and(|tier| tier == "full");
+    let full = full_tier();
     let wanted = |case: &str| full || ["one-sided", "keys", "regroup"].iter().any(|theme| case.starts_with(theme));
     let bench = Cabled(Profile::Infiniband);
     run_some(&bench, &wanted, &mut |case, verdict| println!("{}: {case}: {verdict:?}", bench.name())).assert_passed();
@@ -220,7 +229,7 @@ fn cables_infiniband() {
 
 /// Runs the cases of these themes, or all in the full tier.
 fn sparse(bench: &Sparse, themes: &[&str]) {
-    let full = std::env::var_os("FULMEN_TEST_TIER").is_some_and(|tier| tier == "full");
+    let full = full_tier();
     let wanted = |case: &str| (full || themes.iter().any(|theme| case.starts_with(theme))) && !MIDDLE.contains(&case);
     run_some(bench, &wanted, &mut |case, verdict| println!("{}: {case}: {verdict:?}", bench.name())).assert_passed();
 }
@@ -252,7 +261,7 @@ fn tcp_thunderbolt() {
 /// The bytes take another way through the connection; all else is the same.
 #[test]
 fn tcp_sealed() {
-    let full = std::env::var_os("FULMEN_TEST_TIER").is_some_and(|tier| tier == "full");
+    let full = full_tier();
     let wanted = |case: &str| full || ["messages", "one-sided", "regroup"].iter().any(|theme| case.starts_with(theme));
     let authority = Some(Authority::from_secret(&[7; 32]).unwrap());
     for profile in if full { &Profile::ALL[..] } else { &[Profile::Infiniband] } {
@@ -287,7 +296,7 @@ fn faulty_infiniband() {
 /// Everything that an unreliable device may do, more seldom where the tests are to be short. It waits for what is to come
 /// again more than it works, so that its cases are dealt out to tests that run side by side.
 fn faulty_thunderbolt(part: usize) {
-    let full = std::env::var_os("FULMEN_TEST_TIER").is_some_and(|tier| tier == "full");
+    let full = full_tier();
     let odds = Odds::one_in(if full { 60 } else { 200 });
     let plan = FaultPlan { drop: odds, duplicate: odds, corrupt: odds, delay: Odds::one_in(10), ..FaultPlan::quiet(2) };
     let bench = Broken { profile: Profile::Thunderbolt, plan, verify: true };

@@ -4,8 +4,8 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use fulmen_fabric::conformance::{At, Bench, run_some};
-use fulmen_fabric::{FabricOptions, Providers, Tcp};
-use fulmen_soft::{NetworkOptions, Profile, SoftDevice, SoftOptions};
+use fulmen_fabric::{FabricOptions, Providers};
+use fulmen_soft::Profile;
 use fulmen_testbed::{Bed, Host, Link, Net};
 use fulmen_trust::Authority;
 
@@ -41,7 +41,7 @@ impl Namespaces {
 
     /// Runs the cases of these themes, or all in the full tier.
     fn run(&self, themes: &[&str]) {
-        let full = std::env::var_os("FULMEN_TEST_TIER").is_some_and(|tier| tier == "full");
+        let full = crate::full_tier();
         let wanted = |case: &str| full || themes.iter().any(|theme| case.starts_with(theme));
         let name = self.name();
         let report = run_some(self, &wanted, &mut |case, verdict| println!("{name}: {case}: {verdict:?}"));
@@ -60,16 +60,7 @@ impl Bench for Namespaces {
     }
 
     fn providers(&self, rank: u32) -> Result<Providers, String> {
-        let node = crate::node()?;
-        let seal = self.authority.as_ref().map(|authority| authority.identity(&format!("rank {rank}")));
-        let seal = seal.transpose().map_err(|error| error.to_string())?;
-        let tcp = Some(Tcp { sealed: seal.is_some(), instead: None });
-        let mut network = NetworkOptions::new((self.address(&self.hosts[rank as usize]), 0).into());
-        // One kernel serves all of them: without this, they would share memory.
-        (network.host, network.seal) = (Some(*node.address().name()), seal);
-        let options = SoftOptions { network: Some(network), ..SoftOptions::new(self.profile) };
-        let device = SoftDevice::open_as(&node, options).map_err(|error| error.to_string())?;
-        Ok(Providers { devices: vec![device], tcp, ..Providers::default() })
+        crate::over_tcp(self.profile, self.authority.as_ref(), rank, self.address(&self.hosts[rank as usize]))
     }
 
     fn options(&self, options: FabricOptions) -> FabricOptions {
