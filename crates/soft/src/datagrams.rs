@@ -33,7 +33,7 @@ use crate::device::{DeviceCore, lock};
 use crate::pair::Driven;
 use crate::progress::Progress;
 use address::Address;
-use incoming::{Attach, Attached, Incoming};
+use incoming::{Attach, Attached, Attaching, Incoming};
 use pair::UdPair;
 use route::{Route, Sought};
 
@@ -102,8 +102,7 @@ pub(crate) struct Datagrams {
     /// Routes whose receiver is to be found, how often that was tried, and when it is tried again.
     sought: Mutex<VecDeque<(Arc<Route>, u32, Instant)>>,
     incoming: Mutex<Vec<Incoming>>,
-    /// Senders that are to be attached to, and when.
-    attaching: Arc<Mutex<VecDeque<(Attach, Instant)>>>,
+    attaching: Arc<Mutex<Attaching>>,
     counts: Counts,
     /// Called by the node as long as the device is there.
     _on_notice: Arc<OnNotice>,
@@ -112,16 +111,12 @@ pub(crate) struct Datagrams {
 impl Datagrams {
     /// Those of device `index` of `node`, which is called `name`.
     pub(crate) fn new(node: &Node, index: u32, name: &str, progress: &Arc<Progress>) -> Datagrams {
-        let attaching = Arc::new(Mutex::new(VecDeque::new()));
+        let attaching = Arc::new(Mutex::new(Attaching::default()));
         let (noted, kicked) = (attaching.clone(), progress.clone());
         let on_notice: Arc<OnNotice> = Arc::new(move |from, a, b| {
             if let Some(notice) = Notice::from_numbers(a, b).filter(|notice| notice.to == index) {
-                let mut noted = lock(&noted);
-                // No correct peer gives so many.
-                if noted.len() < MOST_SENDERS {
-                    noted.push_back((Attach::new(*from, notice), Instant::now()));
-                    kicked.kick();
-                }
+                lock(&noted).note(Attach::new(*from, notice));
+                kicked.kick();
             }
         });
         node.on_notice_while(Arc::downgrade(&on_notice));
@@ -229,18 +224,18 @@ impl Datagrams {
         }
         let attaching = lock(&self.attaching).len();
         for _ in 0..attaching {
-            let Some((sender, at)) = lock(&self.attaching).pop_front() else { break };
+            let Some((sender, at)) = lock(&self.attaching).next() else { break };
             let now = Instant::now();
             if at > now || now >= end {
                 again(at);
-                lock(&self.attaching).push_back((sender, at));
+                lock(&self.attaching).again(sender, at);
                 continue;
             }
             match sender.attach(device) {
                 Attached::Yes(sender) => self.add_sender(sender),
                 Attached::Again(sender, at) => {
                     again(at);
-                    lock(&self.attaching).push_back((sender, at));
+                    lock(&self.attaching).again(sender, at);
                 }
                 Attached::No => {}
             }

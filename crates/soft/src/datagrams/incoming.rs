@@ -1,5 +1,6 @@
 //! What comes from other devices.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -10,7 +11,7 @@ use fulmen_verbs::Gid;
 use super::message::{HEADER, Header};
 use super::receive::{Body, Taken};
 use super::wire::PeerWire;
-use super::{Counts, Datagrams, Notice};
+use super::{Counts, Datagrams, MOST_SENDERS, Notice};
 use crate::device::DeviceCore;
 use crate::remote::Remote;
 use crate::wire::Cause;
@@ -45,6 +46,10 @@ impl Attach {
         Attach { from, notice, until: Instant::now() + ATTACH_PATIENCE, tried: 0 }
     }
 
+    pub(super) fn is_of_same_device(&self, other: &Attach) -> bool {
+        self.from == other.from && self.notice.from == other.notice.from
+    }
+
     /// Connects back to the sender, which proves who it is, and maps its wire. For the device's thread.
     pub(super) fn attach(mut self, device: &DeviceCore) -> Attached {
         let cause = match self.open(device) {
@@ -74,6 +79,37 @@ impl Attach {
         // Its messages wait for this.
         remote.wake();
         Ok(Incoming { notice: self.notice, remote, wire, lid, gids })
+    }
+}
+
+/// Senders that are to be attached to, and when: one for each device that gave notice.
+#[derive(Default)]
+pub(super) struct Attaching(VecDeque<(Attach, Instant)>);
+
+impl Attaching {
+    /// Adds a sender that has just given notice. Those that gave notice before cannot shut it out.
+    pub(super) fn note(&mut self, sender: Attach) {
+        // A device has one wire to another one. There is nothing in an earlier one that was not attached to.
+        self.0.retain(|(other, _)| !other.is_of_same_device(&sender));
+        if self.0.len() == MOST_SENDERS {
+            self.0.pop_front();
+        }
+        self.0.push_back((sender, Instant::now()));
+    }
+
+    pub(super) fn next(&mut self) -> Option<(Attach, Instant)> {
+        self.0.pop_front()
+    }
+
+    /// Puts a sender back, which is to be looked for at this time, unless its device gave notice of another wire.
+    pub(super) fn again(&mut self, sender: Attach, at: Instant) {
+        if self.0.len() < MOST_SENDERS && !self.0.iter().any(|(other, _)| other.is_of_same_device(&sender)) {
+            self.0.push_back((sender, at));
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use fulmen_memory::{Exposed, Region};
-use fulmen_reach::{Node, ShareKey};
+use fulmen_reach::{Node, NodeAddress, ShareKey};
 use fulmen_verbs::{
     Access, AddressHandle, AddressPath, Completion, CompletionQueue, CompletionStatus, Destination, Device, Gid,
     MemoryRegion, Piece, ProtectionDomain, QueuePair, QueuePairInit, QueuePairKind, QueuePairLimits, QueuePairState,
@@ -14,9 +14,10 @@ use fulmen_verbs::{
 use proptest::prelude::*;
 
 use super::Notice;
+use super::incoming::{Attach, Attaching};
 use super::wire::OwnWire;
 use crate::completion::QueueHandle;
-use crate::device::{DeviceCore, lock};
+use crate::device::{DeviceCore, MOST_DEVICES, lock};
 use crate::layout::datagrams as at;
 use crate::{Profile, SoftDevice, SoftOptions};
 
@@ -373,15 +374,43 @@ fn a_flood_of_notices_ends_somewhere() {
     let node = Node::open().unwrap();
     let core = core(&victim);
     let peer = node.connect(&core.node.address(), LONG).unwrap();
-    // The device's thread has enough to do with the node's missing device.
+    // The device's thread has enough to do with the node's missing devices.
     for share in 0..2 * super::MOST_SENDERS as u64 {
-        let (a, b) = Notice { from: 0, to: core.index, share: ShareKey::from_u64(share) }.to_numbers();
+        let from = share as u32 % MOST_DEVICES;
+        let (a, b) = Notice { from, to: core.index, share: ShareKey::from_u64(share) }.to_numbers();
         peer.notify(a, b, LONG).unwrap();
         peer.notify(!a, b, LONG).unwrap();
+        assert!(lock(&core.datagrams.attaching).len() <= MOST_DEVICES as usize);
     }
-    assert!(lock(&core.datagrams.attaching).len() <= super::MOST_SENDERS);
     let good = side(LONG);
     opened(&good, &victim);
+}
+
+/// A node may say that it has any name until it is connected to.
+#[test]
+fn notices_in_many_names_shut_nobody_out() {
+    let named = |number: u32| {
+        let mut name = [0xfe, 0x80, 7, 7, 7, 7, 7, 7, 7, 7, 0, 0, 1, 0, 0, 0];
+        name[2..6].copy_from_slice(&number.to_be_bytes());
+        Attach::new(NodeAddress::on_this_host(name).unwrap(), Notice { from: 0, to: 0, share: ShareKey::from_u64(9) })
+    };
+    let mut attaching = Attaching::default();
+    for number in 0..2 * super::MOST_SENDERS as u32 {
+        attaching.note(named(number));
+    }
+    assert_eq!(attaching.len(), super::MOST_SENDERS);
+    let good = named(u32::MAX);
+    attaching.note(named(u32::MAX));
+    let turn = (0..super::MOST_SENDERS).find(|turn| {
+        let (sender, at) = attaching.next().unwrap();
+        let found = sender.is_of_same_device(&good);
+        // Notices go on to come. What was looked for in vain has no claim before them.
+        attaching.note(named(*turn as u32));
+        attaching.again(sender, at);
+        assert!(attaching.len() <= super::MOST_SENDERS);
+        found
+    });
+    assert_eq!(turn, Some(super::MOST_SENDERS - 1));
 }
 
 /// Another queue pair took the RECV for a message that did not come whole.
