@@ -479,6 +479,7 @@ impl Inner {
             return;
         }
         self.onesided.revoke_all();
+        self.lanes.end();
         let end = clock::after(self.options.farewell);
         // What a carrier may lose has gone when the peer has acknowledged it, however often it has to go again.
         while (self.lanes.sending() > 0 || self.lanes.is_leaving()) && Instant::now() < end {

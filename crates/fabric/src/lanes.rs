@@ -1,6 +1,6 @@
 //! The links of a rank, and whoever moves them on.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -25,6 +25,9 @@ const FOR_OTHERS: Duration = Duration::from_millis(100);
 /// Frames between lanes are passed on so often before their thread goes on with its own business.
 const ROUNDS: u32 = 8;
 
+/// Lanes at rest are looked after each so many turns: a peer may be gone.
+pub(crate) const TURNS: u32 = 8;
+
 /// Why a copy was not made.
 #[derive(Debug)]
 pub(crate) enum CopyError {
@@ -41,11 +44,18 @@ pub(crate) struct Lane {
     pub(crate) wire: Box<dyn Wire>,
     /// The losses that were known when this lane was last looked after.
     losses: u32,
+    /// Nothing moved then, and nobody was at it since.
+    rests: bool,
 }
 
 impl Lane {
     pub(crate) fn new(link: Link, wire: Box<dyn Wire>) -> Lane {
-        Lane { link, wire, losses: 0 }
+        Lane { link, wire, losses: 0, rests: false }
+    }
+
+    /// Whether nothing is to be done for it: nothing moved when it was looked after, and nothing has come since.
+    fn is_at_rest(&self, losses: u32) -> bool {
+        self.rests && self.losses == losses && !self.wire.has_come() && !self.wire.is_demanding()
     }
 
     /// Ends everything with a peer that is lost.
@@ -133,6 +143,8 @@ pub(crate) struct Lanes {
     pollers: AtomicU64,
     /// Peers rely on answers at any time.
     demanding: bool,
+    /// How often all lanes were moved on.
+    turns: AtomicU32,
 }
 
 impl Lanes {
@@ -147,7 +159,17 @@ impl Lanes {
         // Others rely on what is passed on.
         let demanding = switch.is_some() || lanes.iter().flatten().any(|lane| lane.wire.is_demanding());
         let lanes = lanes.into_iter().map(|lane| lane.map(Mutex::new)).collect();
-        Lanes { lanes, life, neighbours, onesided, parker, switch, pollers: AtomicU64::new(0), demanding }
+        Lanes {
+            lanes,
+            life,
+            neighbours,
+            onesided,
+            parker,
+            switch,
+            pollers: AtomicU64::new(0),
+            demanding,
+            turns: AtomicU32::new(0),
+        }
     }
 
     /// A thread of the program begins to wait.
@@ -196,7 +218,10 @@ impl Lanes {
     #[inline]
     pub(crate) fn lock(&self, rank: u32) -> Option<MutexGuard<'_, Lane>> {
         let lane = self.lanes.get(rank as usize)?.as_ref()?;
-        Some(lane.lock().unwrap_or_else(PoisonError::into_inner))
+        let mut lane = lane.lock().unwrap_or_else(PoisonError::into_inner);
+        // Whoever asks for it gives it something to do.
+        lane.rests = false;
+        Some(lane)
     }
 
     /// Moves one lane on: true if anything moved. The lane is unlocked while large copies are made.
@@ -218,7 +243,7 @@ impl Lanes {
 
     /// Does that with what was seen to have come before.
     #[inline]
-    fn pump_seen<'a>(
+    pub(crate) fn pump_seen<'a>(
         &'a self,
         rank: u32,
         mut lane: MutexGuard<'a, Lane>,
@@ -250,6 +275,7 @@ impl Lanes {
         if others || next.iter().zip(&lender).any(lends) {
             self.parker.wake();
         }
+        lane.rests = !moved;
         (moved, lane)
     }
 
@@ -324,10 +350,13 @@ impl Lanes {
     }
 
     /// Moves all lanes on that nobody else is at: true if anything moved. What carries them is asked once for all: each
-    /// such look is at all that they have under way.
+    /// such look is at all that they have under way. Lanes at rest are left out but now and then.
     pub(crate) fn pump_all(&self) -> bool {
         let mut moved = false;
         self.parker.look();
+        let losses = self.life.count();
+        let turn = self.turns.fetch_add(1, Ordering::Relaxed);
+        let leaves_out = self.switch.is_none() && !turn.is_multiple_of(TURNS);
         for (rank, lane) in (0..).zip(&self.lanes) {
             let Some(lane) = lane else { continue };
             let lane = match lane.try_lock() {
@@ -335,6 +364,9 @@ impl Lanes {
                 Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
                 Err(TryLockError::WouldBlock) => continue,
             };
+            if leaves_out && lane.is_at_rest(losses) {
+                continue;
+            }
             moved |= self.pump_seen(rank, lane, &mut Lent::Nothing, None, None).0;
         }
         self.pass_on();
@@ -414,6 +446,16 @@ impl Lanes {
     fn count(&self, of: impl Fn(&mut Lane) -> usize) -> usize {
         let ranks = 0..self.lanes.len() as u32;
         ranks.filter_map(|rank| self.lock(rank)).map(|mut lane| of(&mut lane)).sum()
+    }
+
+    /// All links are about to end.
+    pub(crate) fn end(&self) {
+        for rank in 0..self.lanes.len() as u32 {
+            if let Some(mut lane) = self.lock(rank) {
+                let Lane { link, wire, .. } = &mut *lane;
+                wire.end(link);
+            }
+        }
     }
 
     /// Whether frames are still to go out.

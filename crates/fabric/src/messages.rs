@@ -152,7 +152,7 @@ impl Fabric {
         const NAME: OpName = "send";
         let op = self.begin_send(NAME, to, tag, data)?;
         let running = self.inner.recorder.begin(What::of(Action::Send, to, tag, data.len()).started());
-        Ok(self.go_on(NAME, to, op).recorded(running))
+        Ok(self.go_on(NAME, to, op, true).recorded(running))
     }
 
     /// Starts to receive a message.
@@ -163,7 +163,8 @@ impl Fabric {
         const NAME: OpName = "recv";
         let op = self.begin_recv(NAME, from, tag, into)?;
         let running = self.inner.recorder.begin(What::of(Action::Recv, from, tag, into.len()).started());
-        Ok(self.go_on(NAME, from, op).recorded(running))
+        // Of many receives that are started together, none is worth a look at all that the device carries.
+        Ok(self.go_on(NAME, from, op, false).recorded(running))
     }
 
     /// Moves all operations that are under way on, as far as it goes now, and takes what has come. Waiting does that, too.
@@ -185,11 +186,15 @@ impl Fabric {
         Ok(lane.link.recv(tag, target))
     }
 
-    /// Moves a new operation on as far as it goes at once; the progress thread sees to the rest.
-    pub(crate) fn go_on(&self, name: OpName, rank: u32, op: OpId) -> Operation {
+    /// Moves a new operation on as far as it goes at once; the progress thread sees to the rest. `looks`: what has come since
+    /// may help it on, and is asked for if it has not ended.
+    pub(crate) fn go_on(&self, name: OpName, rank: u32, op: OpId, looks: bool) -> Operation {
         let lanes = &self.inner.lanes;
         if let Some(lane) = lanes.lock(rank) {
-            let (_, lane) = lanes.pump(rank, lane, &mut Lent::Nothing, Some(op), None);
+            let (_, mut lane) = lanes.pump_seen(rank, lane, &mut Lent::Nothing, Some(op), None);
+            if looks && !lane.link.is_done(op) {
+                lane = lanes.pump(rank, lane, &mut Lent::Nothing, Some(op), None).1;
+            }
             let done = lane.link.is_done(op);
             drop(lane);
             lanes.pass_on();
@@ -232,7 +237,10 @@ impl Fabric {
     ) -> Poll<Result<u64, OpError>> {
         let lanes = &self.inner.lanes;
         lanes.note_look();
-        let (_, mut lane) = lanes.pump(rank, lane, lent, Some(op), until);
+        let mut lane = lane;
+        if !lane.link.is_done(op) {
+            lane = lanes.pump(rank, lane, lent, Some(op), until).1;
+        }
         let outcome = lane.link.poll(op, lent);
         if outcome.is_ready() && lane.link.has_answers() {
             // It made room that the peer may wait for.

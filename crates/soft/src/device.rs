@@ -394,9 +394,14 @@ impl DeviceCore {
         (driven.worked, driven.next)
     }
 
-    /// Drives what nobody else does at the moment.
-    pub(crate) fn drive_idle(&self) {
-        self.drive_each(Pair::drive_if_idle);
+    /// Drives what nobody else does at the moment, but for what completes into queues that were polled in this round.
+    pub(crate) fn drive_idle(&self, polled: Option<u32>) {
+        let is_left = |pair: &Pair| polled.is_none_or(|round| !pair.was_polled_in(round));
+        if lock(&self.pairs).iter().any(|pair| is_left(pair)) {
+            self.drive_each(|pair| if is_left(pair) { pair.drive_if_idle() } else { Driven::default() });
+        } else {
+            self.datagrams.serve(self);
+        }
     }
 
     fn drive_each(&self, drive: impl Fn(&Pair) -> Driven) -> Driven {

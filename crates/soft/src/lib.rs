@@ -74,6 +74,7 @@ mod profile;
 mod progress;
 mod registrations;
 mod remote;
+mod rest;
 mod shared;
 #[cfg(any(test, feature = "fuzzing"))]
 #[cfg_attr(not(test), allow(dead_code, reason = "tests use more of it"))]

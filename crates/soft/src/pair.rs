@@ -29,6 +29,7 @@ use crate::device::{Lingering, lock, pair_slot};
 use crate::directory::SharedPair;
 use crate::domain::Domain;
 use crate::patience::Patience;
+use crate::rest::Rest;
 use crate::shared::{Fed, SharedQueue};
 use crate::wire::OwnWire;
 pub(crate) use handle::PairHandle;
@@ -52,6 +53,7 @@ pub(crate) struct Pair {
     shared: Option<Arc<SharedQueue>>,
     this: Weak<Pair>,
     inner: Mutex<Inner>,
+    rest: Arc<Rest>,
 }
 
 /// What changes. The lock is this process's own.
@@ -199,6 +201,7 @@ impl Pair {
             shared,
             this: this.clone(),
             inner: Mutex::new(inner),
+            rest: Arc::default(),
         });
         pair.send_queue.attach(&pair);
         pair.recv_queue.attach(&pair);
@@ -210,8 +213,15 @@ impl Pair {
         self.number
     }
 
+    /// To look at it or to change it, after which there may be something to be done.
     fn inner(&self) -> MutexGuard<'_, Inner> {
-        lock(&self.inner)
+        let inner = lock(&self.inner);
+        self.rest.end();
+        inner
+    }
+
+    pub(crate) fn was_polled_in(&self, round: u32) -> bool {
+        self.send_queue.was_polled_in(round) && self.recv_queue.was_polled_in(round)
     }
 
     fn profile(&self) -> Profile {
@@ -230,7 +240,15 @@ impl Pair {
 
     /// Does whatever can be done now. `clock`: also what depends on time.
     pub(crate) fn drive(&self, clock: bool) -> Driven {
-        self.drive_locked(&mut self.inner(), clock)
+        self.drive_locked(&mut lock(&self.inner), clock)
+    }
+
+    /// Does that for a program that polls, unless there is nothing.
+    #[inline]
+    pub(crate) fn drive_awake(&self) {
+        if !self.rest.is_on() {
+            self.drive(false);
+        }
     }
 
     /// Does that if nobody is at this queue pair, who drives it then.
@@ -259,14 +277,21 @@ impl Pair {
         };
         let idle = !worked && (clock || quiet);
         self.tell(inner, idle);
+        let late = if clock { self.tell_late(inner) } else { None };
+        if let Some(Link::Far(far)) = &inner.link
+            && self.is_settled(inner, far)
+        {
+            self.rest.begin(|| far.is_readable());
+        }
+        let waits = |inner: &Inner| inner.patience.until().into_iter().chain(late).min();
         if busy {
             inner.looks = if worked { 0 } else { inner.looks + 1 };
             if (clock || inner.looks.is_multiple_of(LOOKS_PER_CLOCK)) && !inner.sends.is_empty() {
-                let next = self.look_at_clock(inner).into_iter().chain(inner.patience.until()).min();
-                return Driven { worked, next };
+                let next = self.look_at_clock(inner);
+                return Driven { worked, next: next.into_iter().chain(waits(inner)).min() };
             }
         }
-        Driven { worked, next: inner.patience.until() }
+        Driven { worked, next: waits(inner) }
     }
 
     pub(crate) fn peer_works_on(&self, key: u32) -> bool {

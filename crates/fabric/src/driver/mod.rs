@@ -34,6 +34,11 @@ pub(crate) trait Wire: Send {
     /// [`Parker::look`] for all wires.
     fn look(&self) {}
 
+    /// Whether something was seen that has not been taken, or may have come without being seen.
+    fn has_come(&self) -> bool {
+        true
+    }
+
     /// Moves the link on as far as it goes now: hands it the frames that were seen to have come, sends those that are to go, and
     /// makes the moves that the link [posts](Link::next_posting). Wakes the peer if it sent something. True if anything moved.
     ///
@@ -57,6 +62,9 @@ pub(crate) trait Wire: Send {
     fn is_idle(&self) -> bool {
         true
     }
+
+    /// The link is about to end: has the peer acknowledge all frames that were sent, and those that still are, soon.
+    fn end(&mut self, _link: &mut Link) {}
 
     /// When it is to be pumped at the latest although nothing comes: something is to be sent again, or answered, then.
     fn deadline(&self) -> Option<Instant> {

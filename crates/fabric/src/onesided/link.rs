@@ -298,7 +298,7 @@ impl Fabric {
 
     fn go_on_begun(&self, name: OpName, rank: u32, begun: Begun) -> Operation {
         match begun {
-            Begun::Link(op) => self.go_on(name, rank, op),
+            Begun::Link(op) => self.go_on(name, rank, op, true),
             Begun::Device(op) => {
                 if let Some(lane) = self.inner.lanes.lock(rank) {
                     drop(self.pump_lane(rank, lane));

@@ -126,7 +126,8 @@ impl HostileStream {
         let words = Words { acked: said.acked.into(), granted: said.granted.into() };
         let imm = (said.flags & 1 != 0).then_some(7);
         let Said { len, total, offset, .. } = said;
-        let head = Head { kind, solicited: said.flags & 2 != 0, imm, len, total, offset, rkey, addr, words };
+        let [solicited, ack_req] = [2, 4].map(|flag| said.flags & flag != 0);
+        let head = Head { kind, solicited, ack_req, imm, len, total, offset, rkey, addr, words };
         let mut bytes = head.to_bytes().to_vec();
         bytes.resize(HEAD + usize::from(said.behind), 0x99);
         self.bytes(&bytes);

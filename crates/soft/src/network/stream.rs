@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::{Shutdown, SocketAddr};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 
 use fulmen_memory::Exposed;
@@ -11,6 +11,7 @@ use super::error::Ended;
 use super::line::Line;
 use super::socket;
 use super::watch::{Token, Watch};
+use crate::rest::Rest;
 
 /// What is sent.
 pub(crate) enum Out<'a> {
@@ -52,6 +53,8 @@ pub(super) struct Core {
     flags: AtomicU32,
     /// Why this side ended it.
     why: OnceLock<String>,
+    /// Of the queue pair whose it is.
+    rest: OnceLock<Arc<Rest>>,
 }
 
 impl Core {
@@ -60,6 +63,11 @@ impl Core {
         let flags = [(readable || hung_up, READABLE), (writable || hung_up, WRITABLE), (hung_up, HUNG_UP)];
         let flags = flags.into_iter().filter(|(told, _)| *told).fold(0, |all, (_, flag)| all | flag);
         self.flags.fetch_or(flags, Ordering::SeqCst);
+        // If it has no queue pair yet, that looks at the flags before it rests.
+        fence(Ordering::SeqCst);
+        if let Some(rest) = self.rest.get() {
+            rest.end();
+        }
     }
 
     /// Ends the connection from another thread than its owner's, who is told why.
@@ -70,7 +78,7 @@ impl Core {
     }
 
     fn has(&self, flag: u32) -> bool {
-        self.flags.load(Ordering::Acquire) & flag != 0
+        self.flags.load(Ordering::SeqCst) & flag != 0
     }
 
     /// Before a call of the system: what it tells from now on is new.
@@ -99,10 +107,18 @@ impl Stream {
     /// Takes over a connection whose two sides have agreed. It is watched from now on.
     pub(super) fn new(line: Line, peer: SocketAddr, watch: &Arc<Watch>) -> io::Result<Stream> {
         let sealed = matches!(line, Line::Sealed(_));
-        let core = Arc::new(Core { line, flags: AtomicU32::new(READABLE | WRITABLE), why: OnceLock::new() });
+        let flags = AtomicU32::new(READABLE | WRITABLE);
+        let core = Arc::new(Core { line, flags, why: OnceLock::new(), rest: OnceLock::new() });
         let token = watch.add(&core)?;
         let copy = Vec::with_capacity(if sealed { SEALED_AT_ONCE } else { 0 });
         Ok(Stream { core, watch: watch.clone(), token, peer, process: std::process::id(), copy })
+    }
+
+    /// Ends this rest whenever it is told of something.
+    pub(crate) fn end_rest(&self, of: &Arc<Rest>) {
+        // A connection has one queue pair.
+        let _ = self.core.rest.set(of.clone());
+        fence(Ordering::SeqCst);
     }
 
     /// The peer's device.

@@ -3,7 +3,8 @@
 //! States, queues, completions, flushing and clocks are those of every queue pair. What shared memory holds for a peer on
 //! this host goes in [frames]: messages, requests and answers with their bytes, and the words that a side tells the other
 //! one (what it has taken, how many RECVs it has posted), which ride on every frame and go alone only when there has been
-//! nothing else to be done for a few looks, or when the peer may have to wait for them.
+//! nothing else to be done for a few looks, or when the peer may have to wait for them. Of requests that do not complete
+//! visibly nobody awaits the acknowledgement (`ack_req` says which do): it goes with something else, or late.
 //!
 //! - *One executor.* The owner of memory does what its peers ask for, WRITEs, READs and atomics alike, under the same
 //!   look at its table of registrations as for plain memory on one host. Nothing is written once a registration has ended:
@@ -31,6 +32,8 @@ pub(crate) mod frames;
 mod receive;
 mod send;
 mod serve;
+
+use std::time::Instant;
 
 use fulmen_verbs::QueuePairState;
 
@@ -77,6 +80,7 @@ impl Pair {
         {
             let (peer, number, sealed) = (stream.peer(), far.peer.number, stream.is_sealed());
             tracing::debug!(own = self.number, %peer, number, sealed, "a queue pair has its connection to another host");
+            stream.end_rest(&self.rest);
             far.push(Head::bare(Kind::Ready, far.not_ready_ns, words));
         }
         self.flush(inner);
@@ -114,6 +118,27 @@ impl Pair {
         if !far.out.is_empty() {
             self.flush(inner);
         }
+    }
+
+    /// Tells what nobody waits for when that is late: when to look again, if there is something.
+    pub(super) fn tell_late(&self, inner: &mut Inner) -> Option<Instant> {
+        let words = Pair::words(inner);
+        let Some(Link::Far(far)) = &mut inner.link else { return None };
+        let until = far.late(words)?;
+        if Instant::now() < until || far.stream.is_none() || !far.out.is_empty() {
+            return Some(until);
+        }
+        far.push(Head::bare(Kind::Words, 0, words));
+        self.flush(inner);
+        None
+    }
+
+    /// Whether there is nothing to be done until the program does something or the connection tells of something. (What is
+    /// told late is for the device's thread.)
+    pub(super) fn is_settled(&self, inner: &Inner, far: &Far) -> bool {
+        let sends = inner.begun == inner.sends.len() && !inner.broken;
+        let waits = inner.hungry || inner.lingering.is_some() || inner.patience.until().is_some();
+        sends && !waits && far.is_settled(Pair::words(inner))
     }
 
     /// The connection has ended.

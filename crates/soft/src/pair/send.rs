@@ -27,7 +27,7 @@ pub(super) struct Send {
     pub(super) inline: bool,
     /// The bytes of an inline request that could not go out at once.
     pub(super) kept: Option<Vec<u8>>,
-    signaled: bool,
+    pub(super) signaled: bool,
     pub(super) solicited: bool,
     pub(super) bytes: u32,
     /// Bytes that the peer has answered.

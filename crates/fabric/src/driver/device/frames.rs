@@ -15,9 +15,12 @@ use crate::driver::Broken;
 use crate::driver::check::{self, TRAILER};
 use crate::engine::{Body, Incoming, Lent, Link, Outgoing, PREFIX, Reliable, ReliableConfig, Verdict, checksum};
 
-/// Frames posted to the send queue at a time. The last of them completes visibly; those before it are done too then. So
-/// does the first, so that there is a completion to wait for if the queue has room for some of them only.
+/// Frames posted to the send queue at a time.
 const BATCH: usize = 16;
+/// Over a device that keeps frames, each so many of them completes visibly, and with it those before it: nobody waits for one of
+/// them, and a peer that has to acknowledge each at once has more to do for that than for the frame. Places are enough for
+/// several times as many.
+const SILENT: usize = SENDS / 4;
 
 /// What guards the frames of a link.
 pub(super) enum Guard {
@@ -116,6 +119,11 @@ pub(super) struct Frames {
     bytes: u64,
     /// Whether it ever had none: then each SEND completes visibly.
     narrow: bool,
+    /// SENDs since the last one that completes visibly, and how many of those the device holds.
+    silent: usize,
+    visible: usize,
+    /// The link ends: it is waited for each frame to be acknowledged.
+    ends: bool,
     /// The places' registration lasts as long as this.
     _registered: Arc<Registered>,
 }
@@ -150,6 +158,9 @@ impl Frames {
             sends_full: false,
             bytes: 0,
             narrow: false,
+            silent: 0,
+            visible: 0,
+            ends: false,
             _registered: registered,
         }
     }
@@ -220,6 +231,7 @@ impl Frames {
             return false;
         }
         self.sends_full = false;
+        self.visible -= 1;
         for place in self.flying.drain(..=count) {
             self.busy[place] = false;
         }
@@ -232,6 +244,12 @@ impl Frames {
             Guard::Reliable(reliable) => reliable.in_flight() == 0,
             _ => self.flying.is_empty(),
         }
+    }
+
+    /// From now on, it is waited for each frame to be acknowledged: whether one has to follow those that went.
+    pub(super) fn end(&mut self) -> bool {
+        self.ends = true;
+        self.silent > 0
     }
 
     /// The frames' reliability, where the device has none.
@@ -262,6 +280,7 @@ impl Frames {
     pub(super) fn reset(&mut self) {
         (self.received, self.posted, self.recvs_full) = (0, 0, None);
         (self.sent, self.held, self.sends_full) = (0, 0, false);
+        (self.silent, self.visible) = (0, 0);
         self.fullness = Fullness::default();
         self.flying.clear();
         self.batch.clear();
@@ -491,19 +510,29 @@ impl Frames {
     pub(super) fn flush(&mut self, pair: &dyn QueuePair) -> Result<(), PostError> {
         while !self.batch.is_empty() {
             let count = self.batch.len().min(BATCH);
+            let many = if matches!(self.guard, Guard::Reliable(_)) { BATCH } else { SILENT };
+            let mut silent = self.silent;
             let requests = &mut self.batch[..count];
             for (index, request) in requests.iter_mut().enumerate() {
-                request.signaled = self.narrow || index == 0 || index == count - 1;
+                // Frames that go again need their places soon. If the queue has room for some of the batch only, the first is
+                // what is waited for.
+                let of_batch = (many == BATCH || self.ends) && (index == 0 || index == count - 1);
+                request.signaled = self.narrow || of_batch || silent + 1 == many;
+                silent = if request.signaled { 0 } else { silent + 1 };
             }
             let refused = pair.post_send(requests).err();
-            self.batch.drain(..refused.as_ref().map_or(count, |refused| refused.index));
+            for request in self.batch.drain(..refused.as_ref().map_or(count, |refused| refused.index)) {
+                self.visible += usize::from(request.signaled);
+                self.silent = if request.signaled { 0 } else { self.silent + 1 };
+            }
             let held = self.posted_sends();
             self.held = self.held.max(held);
             if let Some(refused) = refused {
                 if !self.fullness.passes(&refused, held as u64, self.berth.peer) {
                     return Err(refused);
                 }
-                (self.sends_full, self.narrow) = (true, true);
+                // Without a completion to wait for, the next look tries again.
+                (self.sends_full, self.narrow) = (self.visible > 0, true);
                 return Ok(());
             }
         }

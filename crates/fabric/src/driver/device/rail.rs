@@ -16,6 +16,7 @@ use super::moves::Moves;
 use super::rdma::Rdma;
 use crate::driver::{Broken, Wire};
 use crate::engine::{Lent, Link, PREFIX, Place, Reliable, Source, Target};
+use crate::lanes::TURNS;
 use crate::options::Flow;
 
 /// The queue pairs of a link. Dropping them destroys them: the device has no hand in any memory any more.
@@ -41,8 +42,8 @@ pub(super) fn rendezvous(flow: &Flow, carrier: Carrier) -> u64 {
 pub(super) const FAREWELL: Duration = Duration::from_millis(10);
 
 /// How often the device is asked whether the peer is gone: each so many looks at nothing, of which a thread that is parked has 20 a
-/// second.
-const LOOKS: u32 = 16;
+/// second and [leaves most out](TURNS).
+const LOOKS: u32 = 16 / TURNS;
 
 /// How long nothing may come from a peer that is gone until that is believed: what it sent before counts.
 pub(super) const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -385,6 +386,10 @@ impl Wire for Rail {
         }
     }
 
+    fn has_come(&self) -> bool {
+        self.pairs.is_some() && self.hub.has_work(self.berth)
+    }
+
     /// A link whose peer has said goodbye does not break any more: it ends quietly.
     fn pump(&mut self, link: &mut Link, lent: &mut Lent<'_>) -> Result<bool, Broken> {
         if self.pairs.is_none() {
@@ -427,6 +432,12 @@ impl Wire for Rail {
 
     fn is_idle(&self) -> bool {
         self.pairs.is_none() || self.frames.is_idle()
+    }
+
+    fn end(&mut self, link: &mut Link) {
+        if self.frames.end() {
+            link.nudge();
+        }
     }
 
     fn deadline(&self) -> Option<Instant> {

@@ -20,6 +20,8 @@ const MUCH: u64 = 32;
 /// or when the program has looked for completions so often since and has sent nothing that it could go with. A reply
 /// follows the message sooner, and a frame alone costs each side as much as one with a message.
 const LOOKS: u32 = 8;
+/// When what nobody waits for is told alone.
+const LATE: Duration = Duration::from_millis(20);
 
 pub(crate) struct Far {
     pub(super) own: End,
@@ -50,6 +52,10 @@ pub(crate) struct Far {
     /// Since the peer was told last, something was taken on which no reply follows soon, or for which the peer waits: a
     /// WRITE, of which the program does not know, or many bytes.
     pub(super) prompt: bool,
+    /// Since then, something was taken for which the peer awaits the acknowledgement.
+    pub(super) awaited: bool,
+    /// When the others are to be acknowledged, once the device's thread has seen that there are any.
+    late: Option<Instant>,
     /// How often in a row the program looked and nothing was to be done.
     looks: u32,
 }
@@ -253,6 +259,8 @@ impl Far {
             input: Incoming { bytes: vec![0; AHEAD].into(), start: 0, end: 0, coming: Coming::Head, long: false },
             requests: VecDeque::with_capacity(MOST_ASKED),
             prompt: false,
+            awaited: false,
+            late: None,
             looks: 0,
         }
     }
@@ -323,7 +331,7 @@ impl Far {
     /// Puts a head behind what goes out. It tells `words`, too.
     pub(super) fn push(&mut self, head: Head) {
         self.told.words = head.words;
-        self.prompt = false;
+        (self.prompt, self.awaited, self.late) = (false, false, None);
         self.out.push(head);
     }
 
@@ -337,12 +345,34 @@ impl Far {
     /// it knows of no more than that, and at once when it knows of none: it may be about to send.
     pub(super) fn owes(&self, now: Words, idle: bool) -> bool {
         let told = &self.told;
-        let acks = if self.reliable { now.acked.saturating_sub(told.words.acked) } else { 0 };
+        let acks = self.unacknowledged(now);
         let grants = if self.credited { now.granted.saturating_sub(told.words.granted) } else { 0 };
         let waits = grants > 0 && self.heard.wants > told.words.granted;
         let left = told.words.granted.saturating_sub(self.received);
         let none = grants > 0 && left == 0;
-        waits || none || acks.max(grants) >= MUCH || idle && (acks > 0 || grants > 0 && left <= grants)
+        waits || none || acks.max(grants) >= MUCH || idle && (acks > 0 && self.awaited || grants > 0 && left <= grants)
+    }
+
+    fn unacknowledged(&self, now: Words) -> u64 {
+        if self.reliable { now.acked.saturating_sub(self.told.words.acked) } else { 0 }
+    }
+
+    /// When the peer is to be told although it waits for nothing.
+    pub(super) fn late(&mut self, now: Words) -> Option<Instant> {
+        (self.unacknowledged(now) > 0).then(|| *self.late.get_or_insert_with(|| Instant::now() + LATE))
+    }
+
+    #[inline]
+    pub(in crate::pair) fn is_readable(&self) -> bool {
+        self.stream.as_ref().is_none_or(Stream::is_readable)
+    }
+
+    /// Whether nothing is under way or owed that somebody waits for, and nothing has come.
+    pub(super) fn is_settled(&self, now: Words) -> bool {
+        let comes = self.holds_message() || !self.requests.is_empty() || self.is_readable();
+        let goes = !self.out.is_empty() || self.out.pushing || self.is_urgent() || self.owes(now, true);
+        let waits = self.heard.wants > now.granted || self.is_stalled();
+        self.takes() && !self.out.cut && !(comes || goes || waits)
     }
 
     pub(super) fn is_urgent(&self) -> bool {
@@ -433,6 +463,13 @@ mod tests {
         let mut far = far();
         let acked = |acked| Words { acked, granted: 0 };
         assert!(!far.owes(acked(MUCH - 1), false) && far.owes(acked(MUCH), false));
+        assert!(!far.owes(acked(1), true), "nobody awaits it");
+        assert!(far.late(acked(0)).is_none());
+        let late = far.late(acked(1)).unwrap();
+        assert!(late > Instant::now() && far.late(acked(2)) == Some(late));
+        far.push(Head::bare(Kind::Words, 0, acked(0)));
+        assert!(far.late(acked(1)) > Some(late), "what was told is told");
+        far.awaited = true;
         assert!(far.owes(acked(1), true));
         let quiet_after = |far: &mut Far| (1..).find(|_| far.is_quiet(false)).unwrap();
         assert_eq!(quiet_after(&mut far), LOOKS);

@@ -72,6 +72,8 @@ pub(crate) struct Words {
 pub(crate) struct Head {
     pub(crate) kind: Kind,
     pub(crate) solicited: bool,
+    /// The sender waits for the acknowledgement (InfiniBand's AckReq).
+    pub(crate) ack_req: bool,
     pub(crate) imm: Option<u32>,
     /// Bytes that follow.
     pub(crate) len: u32,
@@ -86,17 +88,19 @@ pub(crate) struct Head {
 
 const IMM: u8 = 1;
 const SOLICITED: u8 = 2;
+const ACK_REQ: u8 = 4;
 
 impl Head {
     /// A head with nothing behind it.
     pub(crate) fn bare(kind: Kind, addr: u64, words: Words) -> Head {
-        Head { kind, solicited: false, imm: None, len: 0, total: 0, offset: 0, rkey: 0, addr, words }
+        Head { kind, solicited: false, ack_req: false, imm: None, len: 0, total: 0, offset: 0, rkey: 0, addr, words }
     }
 
     pub(crate) fn to_bytes(self) -> [u8; HEAD] {
         let mut bytes = [0; HEAD];
         bytes[0] = self.kind as u8 + 1;
-        bytes[1] = if self.imm.is_some() { IMM } else { 0 } | if self.solicited { SOLICITED } else { 0 };
+        let flags = [(self.imm.is_some(), IMM), (self.solicited, SOLICITED), (self.ack_req, ACK_REQ)];
+        bytes[1] = flags.into_iter().filter(|(set, _)| *set).fold(0, |all, (_, flag)| all | flag);
         let words = [self.imm.unwrap_or(0), self.len, self.total, self.offset, self.rkey];
         for (place, word) in bytes[4..24].chunks_exact_mut(4).zip(words) {
             place.copy_from_slice(&word.to_le_bytes());
@@ -126,13 +130,14 @@ impl Head {
             Kind::FetchAdd | Kind::CompareSwap => exactly(OPERANDS as u32..=OPERANDS as u32, 8..=8),
             Kind::Ready | Kind::Words | Kind::Want | Kind::Stalled | Kind::Refused | Kind::Bye => exactly(0..=0, 0..=0),
         };
-        let flagged = flags & !(IMM | SOLICITED) == 0
+        let flagged = flags & !(IMM | SOLICITED | ACK_REQ) == 0
             && (flags == 0 || matches!(kind, Kind::Send | Kind::Write))
             && (announced || word(4) == 0)
             && bytes[2..4] == [0, 0];
         (fits && flagged).then(|| Head {
             kind,
             solicited: flags & SOLICITED != 0,
+            ack_req: flags & ACK_REQ != 0,
             imm: announced.then(|| word(4)),
             len,
             total,
@@ -166,23 +171,25 @@ mod tests {
 
     fn heads() -> impl Strategy<Value = Head> {
         let numbers = (any::<u32>(), any::<u64>(), any::<u64>(), any::<u64>());
-        let shape = (0..KINDS.len(), any::<bool>(), any::<Option<u32>>(), any::<[u32; 3]>());
-        (shape, numbers).prop_map(|((kind, solicited, imm, [total, offset, len]), (rkey, addr, acked, granted))| {
-            let kind = KINDS[kind];
-            let offset = offset.checked_rem(total).unwrap_or(0);
-            let len = if total == 0 { 0 } else { 1 + len % (total - offset).min(CHUNK as u32) };
-            let (total, offset, len) = match kind {
-                Kind::Send => (total, offset, len),
-                Kind::Write if total > 0 || imm.is_some() => (total, offset, len),
-                Kind::Write | Kind::Answer => (total.max(1), 0, 1),
-                Kind::Read => (total.max(1), 0, 0),
-                Kind::FetchAdd | Kind::CompareSwap => (8, 0, OPERANDS as u32),
-                _ => (0, 0, 0),
-            };
-            let flagged = matches!(kind, Kind::Send | Kind::Write);
-            let (solicited, imm) = (solicited && flagged, imm.filter(|_| flagged));
-            Head { kind, solicited, imm, len, total, offset, rkey, addr, words: Words { acked, granted } }
-        })
+        let shape = (0..KINDS.len(), any::<[bool; 2]>(), any::<Option<u32>>(), any::<[u32; 3]>());
+        (shape, numbers).prop_map(
+            |((kind, [solicited, ack_req], imm, [total, offset, len]), (rkey, addr, acked, granted))| {
+                let kind = KINDS[kind];
+                let offset = offset.checked_rem(total).unwrap_or(0);
+                let len = if total == 0 { 0 } else { 1 + len % (total - offset).min(CHUNK as u32) };
+                let (total, offset, len) = match kind {
+                    Kind::Send => (total, offset, len),
+                    Kind::Write if total > 0 || imm.is_some() => (total, offset, len),
+                    Kind::Write | Kind::Answer => (total.max(1), 0, 1),
+                    Kind::Read => (total.max(1), 0, 0),
+                    Kind::FetchAdd | Kind::CompareSwap => (8, 0, OPERANDS as u32),
+                    _ => (0, 0, 0),
+                };
+                let flagged = matches!(kind, Kind::Send | Kind::Write);
+                let (solicited, ack_req, imm) = (solicited && flagged, ack_req && flagged, imm.filter(|_| flagged));
+                Head { kind, solicited, ack_req, imm, len, total, offset, rkey, addr, words: Words { acked, granted } }
+            },
+        )
     }
 
     proptest! {
@@ -197,7 +204,7 @@ mod tests {
             all[..24].copy_from_slice(&bytes);
             all[24..].copy_from_slice(&rest);
             // Most bytes are no head, so that some are made to look like one.
-            (all[0], all[1], all[2], all[3]) = (kind, all[1] & 3, 0, 0);
+            (all[0], all[1], all[2], all[3]) = (kind, all[1] & 7, 0, 0);
             all[8..20].fill(0);
             if let Some(head) = Head::from_bytes(&all) {
                 prop_assert_eq!(head.to_bytes(), all);

@@ -424,7 +424,8 @@ impl Pair {
         far.input.coming = Coming::Head;
         far.input.long = head.len >= LONG;
         // Whoever sends much waits for its memory, and one frame more costs little beside it.
-        far.prompt |= last && head.total as usize > IN_PLACE;
+        far.prompt |= last && head.ack_req && head.total as usize > IN_PLACE;
+        far.awaited |= last && head.ack_req;
         if inner.denied || inner.closed {
             return Step::On;
         }
@@ -458,7 +459,7 @@ impl Pair {
                 }
                 inner.dropping = false;
                 inner.taken += 1;
-                far.prompt = true;
+                far.prompt |= head.ack_req;
             }
         }
         Step::On

@@ -38,7 +38,19 @@ impl Send {
         };
         let (addr, rkey) = remote.map_or((0, 0), |remote| (remote.addr, remote.rkey));
         let solicited = self.solicited && !self.brings();
-        Head { kind, solicited, imm, len: len as u32, total: self.bytes, offset: offset as u32, rkey, addr, words }
+        let ack_req = self.signaled && !self.brings();
+        Head {
+            kind,
+            solicited,
+            ack_req,
+            imm,
+            len: len as u32,
+            total: self.bytes,
+            offset: offset as u32,
+            rkey,
+            addr,
+            words,
+        }
     }
 
     /// Copies bytes from `at` on, as many as there is room for.
