@@ -34,11 +34,12 @@ pub fn all_reduce_messages(bytes: usize, ranks: usize, rank: usize) -> Vec<Vec<u
     if bytes <= SHORT {
         return vec![vec![HEADER + bytes; others]];
     }
-    let mut rounds = vec![vec![HEADER; others]];
+    let mut rounds = Vec::new();
     for piece in pieces(bytes, ranks) {
         let of = |rank| share(&piece, ranks, rank).len();
         let some = |lens: Vec<usize>| lens.into_iter().filter(|len| *len > 0).collect::<Vec<_>>();
-        rounds.push(some((0..ranks).filter(|peer| *peer != rank).map(of).collect()));
+        let header = if rounds.is_empty() { HEADER } else { 0 };
+        rounds.push(some((0..ranks).filter(|peer| *peer != rank).map(|peer| header + of(peer)).collect()));
         rounds.push(some(vec![of(rank); others]));
     }
     rounds
@@ -93,7 +94,7 @@ mod tests {
     #[test]
     fn all_others_exchange_shares_and_results() {
         let rounds = all_reduce_messages(1 << 20, 4, 2);
-        assert_eq!(rounds, [vec![24; 3], vec![256 << 10; 3], vec![256 << 10; 3]]);
+        assert_eq!(rounds, [vec![24 + (256 << 10); 3], vec![256 << 10; 3]]);
         // What a rank sends is in all twice the data, but for its own share.
         let sum: usize = all_reduce_messages(10 << 20, 4, 0).iter().flatten().sum();
         assert_eq!(sum, 24 * 3 + 2 * (10 << 20) * 3 / 4);
@@ -102,7 +103,9 @@ mod tests {
     #[test]
     fn the_last_share_may_be_empty() {
         let rounds = all_reduce_messages(4160, 70, 69);
-        assert_eq!(rounds[2], Vec::<usize>::new());
-        assert_eq!(rounds[1].len(), 65);
+        assert_eq!(rounds[1], Vec::<usize>::new());
+        // Those without a share get the header alone.
+        assert_eq!(rounds[0].len(), 69);
+        assert_eq!(rounds[0].iter().filter(|len| **len == HEADER).count(), 4);
     }
 }

@@ -1,12 +1,11 @@
 //! Messages under way to and from the peers.
 
-use std::ops::Range;
 use std::task::Poll;
 
 use fulmen_fabric::{FabricError, Operation};
 use fulmen_memory::Exposed;
 
-use super::{Half, Messages};
+use super::{HEADER, Half, Messages};
 use crate::CollectiveError;
 use crate::windows::Ongoing;
 
@@ -16,7 +15,6 @@ pub(super) struct Exchange<'a> {
     pub(super) half: Half,
     tag: u64,
     pending: Vec<Pending>,
-    pub(super) sends: usize,
     /// By rank, bytes that came.
     lens: Vec<usize>,
 }
@@ -31,20 +29,19 @@ struct Pending {
 impl<'a> Exchange<'a> {
     pub(super) fn new(messages: &'a Messages, tag: u64, half: Half) -> Exchange<'a> {
         let lens = vec![0; messages.size];
-        Exchange {
-            messages,
-            half,
-            tag: messages.tag | tag,
-            pending: Vec::with_capacity(2 * messages.size),
-            sends: 0,
-            lens,
-        }
+        Exchange { messages, half, tag: messages.tag | tag, pending: Vec::with_capacity(2 * messages.size), lens }
     }
 
     /// Receives into the peer's segment. Before any send, so that no two ranks wait for one another.
     pub(super) fn recv(&mut self, peer: usize, len: usize) -> Result<(), FabricError> {
-        let at = self.messages.at(self.half) + peer * self.messages.segment;
+        let at = self.messages.at(self.half, peer);
         self.recv_into(peer, &self.messages.incoming.slice(at..at + len))
+    }
+
+    /// Receives a header, and what comes with it into the peer's segment: as much as any call may send.
+    pub(super) fn recv_first(&mut self, peer: usize) -> Result<(), FabricError> {
+        let at = self.messages.at(self.half, peer);
+        self.recv_into(peer, &self.messages.incoming.slice(at - HEADER..at + self.messages.segment))
     }
 
     /// Receives into this memory.
@@ -54,17 +51,29 @@ impl<'a> Exchange<'a> {
         Ok(())
     }
 
-    /// Sends these bytes of the exchange's half.
-    pub(super) fn send(&mut self, peer: usize, range: Range<usize>) -> Result<(), FabricError> {
-        let at = self.messages.at(self.half);
-        self.send_from(peer, &self.messages.outgoing.slice(at + range.start..at + range.end))
+    /// Sends the first bytes of a segment, which is this peer's or all ranks'.
+    pub(super) fn send(&mut self, peer: usize, segment: usize, len: usize) -> Result<(), FabricError> {
+        let at = self.messages.at(self.half, segment);
+        self.send_from(peer, &self.messages.outgoing.slice(at..at + len))
+    }
+
+    /// Sends them with the header of the call before them.
+    pub(super) fn send_first(
+        &mut self,
+        peer: usize,
+        segment: usize,
+        len: usize,
+        header: [u8; HEADER],
+    ) -> Result<(), FabricError> {
+        let at = self.messages.at(self.half, segment);
+        self.messages.outgoing.write(at - HEADER, &header);
+        self.send_from(peer, &self.messages.outgoing.slice(at - HEADER..at + len))
     }
 
     /// Sends this memory.
     pub(super) fn send_from(&mut self, peer: usize, data: &Exposed) -> Result<(), FabricError> {
         let operation = self.messages.fabric.start_send(peer as u32, self.tag, data)?;
         self.pending.push(Pending { operation, peer, expected: None });
-        self.sends += 1;
         Ok(())
     }
 

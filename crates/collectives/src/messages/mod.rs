@@ -1,10 +1,9 @@
 //! Collectives by messages, where ranks do not map one another's memory.
 //!
-//! A call begins with a header from everybody to everybody: what is called, and all of the contribution if it is short.
-//! Longer ones follow in segments, so that the memory under way is bounded whatever the length: each rank reduces its
-//! share of a segment, in rank order, and sends the result to all. The next segment's data is on its way meanwhile, and the
-//! first one's while calls are compared, so that no way is waited for alone. Short calls of many ranks go in
-//! [`rounds`] instead.
+//! A call begins with a message from everybody to everybody: a header, which says what is called, and what the other rank
+//! needs first. What is short is all there. Longer ones follow in segments, so that the memory under way is bounded whatever
+//! the length: each rank reduces its share of a segment, in rank order, and sends the result to all. The next segment's
+//! data is on its way meanwhile, so that no way is waited for alone. Short calls of many ranks go in [`rounds`] instead.
 //!
 //! Data passes through memory of the group, not the caller's: whatever happens, no message touches the caller's memory
 //! once a call has returned. A rank that fails tells all others, which look for that whenever they wait.
@@ -40,14 +39,16 @@ const GROUPS: u64 = 1 << 46;
 
 /// Bytes of a header: the call, and which one it is.
 pub(crate) const HEADER: usize = 24;
+/// Before each segment there is room for one, and segments stay aligned.
+const LEAD: usize = 64;
 
-/// The longest contribution that travels in the header's message.
+/// The longest contribution of which everybody gets all: ranks reduce shares of longer ones for each other.
 pub(crate) const SHORT: usize = 4 << 10;
 
 /// Bytes of all ranks' segments together, of which a group has four times as many. However many ranks there are, they take
 /// no more.
 const SEGMENTS: usize = 4 << 20;
-/// The longest segment,
+/// The longest segment, before the room for a header,
 const LONGEST: usize = 256 << 10;
 /// and the shortest, in which a short contribution has room.
 const SHORTEST: usize = 8 << 10;
@@ -90,14 +91,8 @@ fn header(call: &Call, ongoing: &Ongoing<'_>) -> [u8; HEADER] {
 #[derive(Clone, Copy)]
 struct Half(usize);
 
-impl Half {
-    /// That of headers.
-    const FIRST: Half = Half(0);
-}
-
-/// The halves in turn. The first piece has the other one than the headers, with which it travels.
 fn halves() -> impl Iterator<Item = Half> {
-    [Half(1), Half(0)].into_iter().cycle()
+    [Half(0), Half(1)].into_iter().cycle()
 }
 
 pub(crate) struct Messages {
@@ -142,7 +137,7 @@ impl Messages {
                 false => Failure::Awaited(fabric.start_recv(peer as u32, tag | POISON_TAG, &text)?),
             });
         }
-        let (outgoing, incoming) = (memory(2 * segment)?, memory(2 * segment)?);
+        let (outgoing, incoming) = (memory(2 * (LEAD + segment))?, memory(2 * (LEAD + segment))?);
         let failures = Mutex::new(failures);
         Ok(Messages { fabric: fabric.clone(), rank, size, segment, tag, outgoing, incoming, poison, failures })
     }
@@ -165,47 +160,35 @@ impl Messages {
 
     fn attempt(&self, request: &mut Request<'_>, ongoing: &mut Ongoing<'_>) -> Result<(), CollectiveError> {
         let call = request.call;
-        let short = call.longest(self.size as u32) <= SHORT;
-        if short && goes_in_rounds(self.size, self.fabric.goes_by_tcp()) {
+        if call.longest(self.size as u32) <= SHORT && goes_in_rounds(self.size, self.fabric.goes_by_tcp()) {
             return self.pass_on(request, ongoing);
         }
-        let headers = self.tell(request, ongoing, short)?;
-        if short {
-            self.compare(headers, request, ongoing, short)?;
-            let part = |peer: u32, range: Range<usize>| {
-                Source::Exposed(&self.incoming, peer as usize * self.segment + HEADER + range.start)
-            };
-            request.complete(0..call.bytes(), Stores::Cached, part);
-            return Ok(());
-        }
-        let mut headers = Some(headers);
-        let mut agree = |request: &Request<'_>, ongoing: &mut Ongoing<'_>| match headers.take() {
-            Some(headers) => self.compare(headers, request, ongoing, short),
-            None => Ok(()),
-        };
-        if call.kind == Kind::AllReduce {
+        // The first piece travels with the headers.
+        let mut first = true;
+        if call.kind == Kind::AllReduce && call.bytes() > SHORT {
             let mut results = None;
             for (half, piece) in halves().zip(pieces(call.bytes(), self.size)) {
-                let shares = self.start_shares(request, half, &piece)?;
-                agree(request, ongoing)?;
+                let shares = self.start_shares(request, ongoing, half, &piece, first)?;
                 if let Some(results) = results.take() {
                     self.end_results(results, request, ongoing)?;
                 }
-                results = Some(self.reduce(shares, request, ongoing, half, piece)?);
+                results = Some(self.reduce(shares, request, ongoing, half, piece, first)?);
+                first = false;
             }
             return results.map_or(Ok(()), |results| self.end_results(results, request, ongoing));
         }
         let mut before = None;
-        let segments =
-            (0..call.bytes()).step_by(self.segment).map(|start| start..(start + self.segment).min(call.bytes()));
+        // What has no bytes is called, too.
+        let segments = (0..call.bytes().max(1)).step_by(self.segment);
+        let segments = segments.map(|start| start..(start + self.segment).min(call.bytes()));
         for (half, piece) in halves().zip(segments) {
-            let exchange = self.start_piece(request, half, piece.clone())?;
-            agree(request, ongoing)?;
-            if let Some(before) = before.replace((exchange, piece)) {
-                self.end_piece(before, request, ongoing)?;
+            let exchange = self.start_piece(request, ongoing, half, piece.clone(), first)?;
+            if let Some((exchange, piece, first)) = before.replace((exchange, piece, first)) {
+                self.end_piece(exchange, piece, request, ongoing, first)?;
             }
+            first = false;
         }
-        before.map_or(Ok(()), |last| self.end_piece(last, request, ongoing))
+        before.map_or(Ok(()), |(exchange, piece, first)| self.end_piece(exchange, piece, request, ongoing, first))
     }
 
     /// Tells all other ranks that this one has failed in this call.
@@ -221,36 +204,19 @@ impl Messages {
         }
     }
 
-    /// Begins to exchange headers, and short contributions with them.
-    fn tell(&self, request: &Request<'_>, ongoing: &Ongoing<'_>, short: bool) -> Result<Exchange<'_>, CollectiveError> {
-        let data = if short { request.contribution() } else { &[] };
-        let len = HEADER + data.len();
-        // All get the same; it is written once.
-        let own = self.rank * self.segment;
-        self.outgoing.write(own, &header(&request.call, ongoing));
-        self.outgoing.write(own + HEADER, data);
-        let mut exchange = Exchange::new(self, HEADER_TAG, Half::FIRST);
-        for peer in self.peers() {
-            exchange.recv(peer, HEADER + SHORT)?;
-        }
-        for peer in self.peers() {
-            exchange.send(peer, own..own + len)?;
-        }
-        Ok(exchange)
-    }
-
-    /// Compares the calls of all ranks when their headers have come.
+    /// Takes what came with the headers of all ranks, of which each is to have brought so many bytes, and compares their calls.
     fn compare(
         &self,
-        headers: Exchange<'_>,
+        first: Exchange<'_>,
+        expected: impl Fn(usize) -> usize,
         request: &Request<'_>,
         ongoing: &mut Ongoing<'_>,
-        short: bool,
     ) -> Result<(), CollectiveError> {
-        let lens = headers.finish(ongoing)?;
+        let half = first.half;
+        let lens = first.finish(ongoing)?;
         for peer in self.peers() {
-            let expected = if short { request.call.contribution(peer as u32, self.size as u32) } else { 0 };
-            self.check_header(peer * self.segment, (peer, lens[peer]), HEADER + expected, request, ongoing)?;
+            let at = self.at(half, peer) - HEADER;
+            self.check_header(at, (peer, lens[peer]), HEADER + expected(peer), request, ongoing)?;
         }
         Ok(())
     }
@@ -285,44 +251,65 @@ impl Messages {
     fn start_piece(
         &self,
         request: &Request<'_>,
+        ongoing: &Ongoing<'_>,
         half: Half,
         piece: Range<usize>,
+        first: bool,
     ) -> Result<Exchange<'_>, CollectiveError> {
         let call = request.call;
-        let mut exchange = Exchange::new(self, DATA_TAG, half);
-        let contributes = |rank: usize| call.contribution(rank as u32, self.size as u32) > 0;
-        for peer in self.peers().filter(|peer| contributes(*peer)) {
-            exchange.recv(peer, piece.len())?;
+        let mut exchange = Exchange::new(self, if first { HEADER_TAG } else { DATA_TAG }, half);
+        for peer in self.peers() {
+            if first {
+                exchange.recv_first(peer)?;
+            } else if self.contributes(request, peer) {
+                exchange.recv(peer, piece.len())?;
+            }
         }
-        if contributes(self.rank) {
-            let data = request.contribution();
-            for peer in self.peers() {
-                // In reduce_scatter, each rank needs another part; else all need the same.
-                let (from, to) = match call.kind {
-                    Kind::ReduceScatter => (peer * call.bytes(), peer * self.segment),
-                    _ => (0, self.rank * self.segment),
-                };
-                if call.kind == Kind::ReduceScatter || exchange.sends == 0 {
-                    self.outgoing.write(self.at(half) + to, &data[from + piece.start..from + piece.end]);
-                }
-                exchange.send(peer, to..to + piece.len())?;
+        let contributes = self.contributes(request, self.rank);
+        let len = if contributes { piece.len() } else { 0 };
+        let mut written = false;
+        for peer in self.peers().filter(|_| first || contributes) {
+            // In reduce_scatter, each rank needs another part; else all need the same.
+            let (from, segment) = match call.kind {
+                Kind::ReduceScatter => (peer * call.bytes(), peer),
+                _ => (0, self.rank),
+            };
+            if contributes && (segment == peer || !written) {
+                let data = &request.contribution()[from + piece.start..from + piece.end];
+                self.outgoing.write(self.at(half, segment), data);
+                written = true;
+            }
+            if first {
+                exchange.send_first(peer, segment, len, header(&call, ongoing))?;
+            } else {
+                exchange.send(peer, segment, len)?;
             }
         }
         Ok(exchange)
     }
 
+    fn contributes(&self, request: &Request<'_>, rank: usize) -> bool {
+        request.call.contribution(rank as u32, self.size as u32) > 0
+    }
+
     /// Ends such a piece.
     fn end_piece(
         &self,
-        (exchange, piece): (Exchange<'_>, Range<usize>),
+        exchange: Exchange<'_>,
+        piece: Range<usize>,
         request: &mut Request<'_>,
         ongoing: &mut Ongoing<'_>,
+        first: bool,
     ) -> Result<(), CollectiveError> {
-        let from = self.at(exchange.half);
-        exchange.finish_exact(ongoing)?;
-        request.complete(piece, Stores::Cached, |peer, _| {
-            Source::Exposed(&self.incoming, from + peer as usize * self.segment)
-        });
+        let half = exchange.half;
+        if first {
+            let expected = |peer| if self.contributes(request, peer) { piece.len() } else { 0 };
+            self.compare(exchange, expected, request, ongoing)?;
+        } else {
+            exchange.finish_exact(ongoing)?;
+        }
+        request
+            .complete(piece, Stores::Cached, |peer, _| Source::Exposed(&self.incoming, self.at(half, peer as usize)));
         Ok(())
     }
 
@@ -330,20 +317,29 @@ impl Messages {
     fn start_shares(
         &self,
         request: &Request<'_>,
+        ongoing: &Ongoing<'_>,
         half: Half,
         piece: &Range<usize>,
+        first: bool,
     ) -> Result<Exchange<'_>, CollectiveError> {
         let of = |rank| share(piece, self.size, rank);
         let mine = of(self.rank);
-        let mut exchange = Exchange::new(self, DATA_TAG, half);
-        for peer in self.peers().filter(|_| !mine.is_empty()) {
-            exchange.recv(peer, mine.len())?;
+        let mut exchange = Exchange::new(self, if first { HEADER_TAG } else { DATA_TAG }, half);
+        for peer in self.peers() {
+            if first {
+                exchange.recv_first(peer)?;
+            } else if !mine.is_empty() {
+                exchange.recv(peer, mine.len())?;
+            }
         }
-        for peer in self.peers().filter(|peer| !of(*peer).is_empty()) {
+        for peer in self.peers().filter(|peer| first || !of(*peer).is_empty()) {
             let theirs = of(peer);
-            let at = peer * self.segment;
-            self.outgoing.write(self.at(half) + at, &request.contribution()[theirs.clone()]);
-            exchange.send(peer, at..at + theirs.len())?;
+            self.outgoing.write(self.at(half, peer), &request.contribution()[theirs.clone()]);
+            if first {
+                exchange.send_first(peer, peer, theirs.len(), header(&request.call, ongoing))?;
+            } else {
+                exchange.send(peer, peer, theirs.len())?;
+            }
         }
         Ok(exchange)
     }
@@ -356,13 +352,17 @@ impl Messages {
         ongoing: &mut Ongoing<'_>,
         half: Half,
         piece: Range<usize>,
+        first: bool,
     ) -> Result<(Exchange<'_>, Range<usize>), CollectiveError> {
         let of = |rank| share(&piece, self.size, rank);
         let mine = of(self.rank);
-        shares.finish_exact(ongoing)?;
-        let from = self.at(half);
+        if first {
+            self.compare(shares, |_| mine.len(), request, ongoing)?;
+        } else {
+            shares.finish_exact(ongoing)?;
+        }
         request.complete(mine.clone(), Stores::Cached, |peer, _| {
-            Source::Exposed(&self.incoming, from + peer as usize * self.segment)
+            Source::Exposed(&self.incoming, self.at(half, peer as usize))
         });
 
         let mut exchange = Exchange::new(self, DATA_TAG, half);
@@ -370,10 +370,9 @@ impl Messages {
             exchange.recv(peer, of(peer).len())?;
         }
         if !mine.is_empty() {
-            let at = self.rank * self.segment;
-            self.outgoing.write(from + at, &request.output.bytes()[mine.clone()]);
+            self.outgoing.write(self.at(half, self.rank), &request.output.bytes()[mine.clone()]);
             for peer in self.peers() {
-                exchange.send(peer, at..at + mine.len())?;
+                exchange.send(peer, self.rank, mine.len())?;
             }
         }
         Ok((exchange, piece))
@@ -386,19 +385,19 @@ impl Messages {
         request: &mut Request<'_>,
         ongoing: &mut Ongoing<'_>,
     ) -> Result<(), CollectiveError> {
-        let from = self.at(results.half);
+        let half = results.half;
         results.finish_exact(ongoing)?;
         let mut output = request.output.values();
         for peer in self.peers() {
             let mut theirs = output.part(share(&piece, self.size, peer));
-            theirs.copy_out(&self.incoming, from + peer * self.segment, Stores::Cached);
+            theirs.copy_out(&self.incoming, self.at(half, peer), Stores::Cached);
         }
         Ok(())
     }
 
-    /// Where a half of the group's memory begins.
-    fn at(&self, half: Half) -> usize {
-        half.0 * self.size * self.segment
+    /// Where a rank's segment begins in a half of the group's memory.
+    fn at(&self, half: Half, rank: usize) -> usize {
+        (half.0 * self.size + rank) * (LEAD + self.segment) + LEAD
     }
 
     fn peers(&self) -> impl Iterator<Item = usize> + use<> {

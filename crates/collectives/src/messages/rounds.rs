@@ -52,11 +52,12 @@ impl Messages {
         }
         self.incoming.write(0, &header(&call, ongoing));
         self.incoming.write(HEADER, request.contribution());
-        let mut exchange = Exchange::new(self, HEADER_TAG, Half::FIRST);
+        let mut exchange = Exchange::new(self, HEADER_TAG, Half(0));
         for (step, count) in rounds(size) {
             let (from, to) = (rank(step), rank(size - step));
             // Of a call that does not match, more may come.
-            exchange.recv_into(from, &self.incoming.slice(at[step]..at[step] + count * block(SHORT)))?;
+            let room = (count * block(SHORT)).max(HEADER + self.segment);
+            exchange.recv_into(from, &self.incoming.slice(at[step]..at[step] + room))?;
             exchange.send_from(to, &self.incoming.slice(0..at[count]))?;
             let end =
                 exchange.receive(from, ongoing).map_err(|error| missing(error, (step..step + count).map(rank)))?;
@@ -112,7 +113,9 @@ mod tests {
     #[test]
     fn what_is_received_has_room_in_the_memory_of_a_group() {
         for ranks in 2..=1024 {
-            assert!(ranks * block(SHORT) <= ranks * super::super::segment(ranks));
+            let segment = super::super::segment(ranks);
+            let room = 2 * ranks * (super::super::LEAD + segment);
+            assert!(ranks * block(SHORT) + HEADER + segment <= room);
         }
     }
 }
