@@ -33,3 +33,53 @@ impl Rest {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU32;
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn it_ends_and_does_not_begin_where_something_was_told() {
+        let rest = Rest::default();
+        assert!(!rest.is_on());
+        rest.begin(|| true);
+        assert!(!rest.is_on());
+        rest.begin(|| false);
+        assert!(rest.is_on());
+        rest.end();
+        assert!(!rest.is_on());
+    }
+
+    /// One thread tells of something and ends the rest, the other takes it and rests.
+    #[test]
+    fn nothing_that_is_told_is_slept_through() {
+        const TIMES: u32 = if cfg!(miri) { 50 } else { 100_000 };
+        let (rest, told) = (Rest::default(), AtomicU32::new(0));
+        let taken = AtomicU32::new(0);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for turn in 1..=TIMES {
+                    told.store(turn, Ordering::SeqCst);
+                    rest.end();
+                    while taken.load(Ordering::SeqCst) < turn {
+                        std::hint::spin_loop();
+                        thread::yield_now();
+                    }
+                }
+            });
+            let mut seen = 0;
+            while seen < TIMES {
+                if rest.is_on() {
+                    thread::yield_now();
+                    continue;
+                }
+                seen = told.load(Ordering::SeqCst);
+                taken.store(seen, Ordering::SeqCst);
+                rest.begin(|| told.load(Ordering::SeqCst) != seen);
+            }
+        });
+    }
+}

@@ -102,10 +102,6 @@ fn time(figures: &Figures, wire: &Wire, cables: u64, bytes: u64, claim: [f64; 2]
             reason += &format!("; {} us is within the range", number(to));
         }
     }
-    if cables > 1 && message.today != predicted {
-        reason +=
-            &format!("; only if it is dealt out to both: over one, as now, {} us", number(message.today.expected));
-    }
     Cell {
         what: format!("latency of {}", size(bytes)),
         nodes: 2,
@@ -145,10 +141,6 @@ fn rate(figures: &Figures, wire: &Wire, shape: Shape, claim: f64, ways: f64) -> 
     }
     if ways > 1.0 && verdict == Verdict::Holds {
         reason += "; as a sum of sending and receiving it is met";
-    }
-    if shape.cables > 1 {
-        let today = both(scenario.node.today.expected);
-        reason += &format!("; links of this version use one cable: {} Gb/s", number(today));
     }
     if shape.nodes > 2 {
         reason += "; that a node's memory keeps up with all its ports at once is assumed";

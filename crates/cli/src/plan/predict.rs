@@ -45,10 +45,7 @@ pub struct Scenario {
 /// What leaves in one direction, in Gb/s.
 #[derive(Debug, Serialize)]
 pub struct Rates {
-    /// Payload, over one cable of each link: what this version uses.
-    #[serde(rename = "one_cable_a_link_Gbps")]
-    pub today: Span,
-    /// Payload, if large messages were dealt out to all cables.
+    /// Payload of large messages, which are dealt out to all cables.
     #[serde(rename = "all_cables_Gbps")]
     pub dealt_out: Span,
     /// What the cables carry at most.
@@ -64,9 +61,6 @@ pub struct Message {
     pub delivered: Span,
     #[serde(rename = "done_us")]
     pub done: Span,
-    /// The same over one cable of the link, which is what this version uses.
-    #[serde(rename = "one_cable_delivered_us")]
-    pub today: Span,
     /// Of such messages one behind the other.
     #[serde(rename = "stream_GBps")]
     pub stream: Span,
@@ -91,8 +85,6 @@ pub struct AllReduce {
     pub bytes: u64,
     #[serde(rename = "us")]
     pub time: Span,
-    #[serde(rename = "one_cable_us")]
-    pub today: Span,
 }
 
 impl Span {
@@ -120,15 +112,11 @@ impl Scenario {
         let Shape { nodes, cables } = shape;
         let ports = (nodes - 1) * cables;
         let rates = |links: u64| {
-            let stream = |case, cables| {
+            let stream = |case| {
                 let rate = wire.stream(LONG, &figures.cable(case), &figures.host(case), cables);
                 rate * links as f64 * BITS / 1000.0
             };
-            Rates {
-                today: Span::of(|case| stream(case, 1)),
-                dealt_out: Span::of(|case| stream(case, cables)),
-                most: figures.line.expected * (links * cables) as f64,
-            }
+            Rates { dealt_out: Span::of(stream), most: figures.line.expected * (links * cables) as f64 }
         };
         Scenario {
             nodes,
@@ -144,14 +132,12 @@ impl Scenario {
 
 impl Message {
     pub fn new(figures: &Figures, wire: &Wire, cables: u64, bytes: u64) -> Message {
-        let time =
-            |case, cables| wire.time(Operation::Message, bytes, &figures.cable(case), &figures.host(case), cables);
+        let time = |case| wire.time(Operation::Message, bytes, &figures.cable(case), &figures.host(case), cables);
         let steps = wire.steps(Operation::Message, bytes);
         Message {
             bytes,
-            delivered: Span::of(|case| time(case, cables).delivered),
-            done: Span::of(|case| time(case, cables).done),
-            today: Span::of(|case| time(case, 1).delivered),
+            delivered: Span::of(|case| time(case).delivered),
+            done: Span::of(|case| time(case).done),
             stream: Span::of(|case| wire.stream(bytes, &figures.cable(case), &figures.host(case), cables) / 1000.0),
             there: steps.load(Toward::There, wire).into(),
             back: steps.load(Toward::Here, wire).into(),
@@ -161,10 +147,10 @@ impl Message {
 
 impl AllReduce {
     fn new(figures: &Figures, wire: &Wire, shape: Shape, bytes: u64) -> AllReduce {
-        let time = |case, cables| {
+        let time = |case| {
             let mesh = Mesh {
                 ranks: shape.nodes as usize,
-                cables,
+                cables: shape.cables,
                 wire: *wire,
                 cable: figures.cable(case),
                 host: figures.host(case),
@@ -172,6 +158,6 @@ impl AllReduce {
             };
             all_reduce(bytes as usize, &mesh)
         };
-        AllReduce { bytes, time: Span::of(|case| time(case, shape.cables)), today: Span::of(|case| time(case, 1)) }
+        AllReduce { bytes, time: Span::of(time) }
     }
 }

@@ -110,15 +110,6 @@ fn show_scenario(scenario: &Scenario, text: &mut String) {
     let all_reduce: Vec<_> =
         scenario.all_reduce.iter().map(|each| format!("{} {} us", size(each.bytes), span(each.time))).collect();
     let _ = writeln!(text, "  all-reduce: {}", all_reduce.join(", "));
-    if scenario.cables_a_pair > 1 {
-        let today = scenario.messages.iter().map(|each| format!("{} {} us", size(each.bytes), span(each.today)));
-        let _ = writeln!(
-            text,
-            "  as links of this version run, over one cable each: {}; a node sends {} Gb/s",
-            today.collect::<Vec<_>>().join(", "),
-            span(scenario.node.today)
-        );
-    }
 }
 
 fn show_figure(figure: &Figure, text: &mut String) {

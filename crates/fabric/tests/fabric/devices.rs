@@ -1,6 +1,7 @@
 //! Links over devices: their borders, their limits, and devices that go wrong.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use crate::world::{self, LONG, device, modest, options, start_devices};
 use fulmen_fabric::{DeviceError, Fabric, FabricError, FabricOptions, Flow, Loss, StartError};
@@ -351,6 +352,34 @@ fn short_frames_and_few_credits_do_over_devices() {
             (providers, FabricOptions { windows: false, flow, pool: 64 << 20, ..options() })
         };
         world::start_with(3, given, |_, fabric| traffic(&fabric.unwrap(), 3));
+    }
+}
+
+/// Most frames complete invisibly, so that nobody hears of them: who leaves asks for that.
+#[test]
+fn who_leaves_does_not_wait_for_frames_that_nobody_awaits() {
+    for profile in Profile::ALL {
+        for messages in [1, 5, 20, 100] {
+            let start = Instant::now();
+            start_devices(
+                2,
+                |_| device(profile),
+                |rank, fabric| {
+                    let fabric = fabric.unwrap();
+                    for number in 0..messages {
+                        match rank {
+                            0 => fabric.send_bytes(1, 7, &[number; 8], LONG).unwrap(),
+                            _ => {
+                                let mut bytes = [0; 8];
+                                assert_eq!(fabric.recv_bytes(0, 7, &mut bytes, LONG).unwrap(), 8);
+                                assert_eq!(bytes, [number; 8]);
+                            }
+                        }
+                    }
+                },
+            );
+            assert!(start.elapsed() < LONG, "{messages} messages over {profile:?} were waited for in vain");
+        }
     }
 }
 

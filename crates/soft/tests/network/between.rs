@@ -30,6 +30,41 @@ fn the_carrier_is_told() {
     }
 }
 
+/// Nobody hears of requests that complete invisibly, but room for others comes back, although neither side does anything.
+#[test]
+fn what_nobody_waits_for_is_acknowledged_all_the_same() {
+    const DEPTH: u32 = 16;
+    let hosts = rich();
+    let devices = [hosts.open(), hosts.open()];
+    let [one, other] = [0, 1].map(|index| Side::of_depth(&devices[index], QueuePairKind::Rc, 4096, DEPTH));
+    one.connect(&other).expect("a peer");
+    other.connect(&one).expect("a peer");
+    let post = |wr_id, op, signaled| {
+        let mut request = SendRequest::new(wr_id, op, [one.piece(0, 8)]);
+        request.signaled = signaled;
+        match one.qp.post_send(&[request]) {
+            Ok(()) => Some(()),
+            Err(refused) if matches!(refused.cause, VerbsError::QueueFull { .. }) => None,
+            Err(refused) => panic!("{refused:?}"),
+        }
+    };
+    let write = SendOp::Write { remote: other.remote(64), imm: None };
+    for wr_id in 0..u64::from(3 * DEPTH) {
+        // Of both sorts, the peer's program hears of one alone.
+        let op = if wr_id % 2 == 0 { SendOp::Send { imm: None } } else { write };
+        if wr_id % 2 == 0 {
+            other.recv(wr_id, 0, 8);
+        }
+        until("room for a request", || post(wr_id, op, false));
+    }
+    for wr_id in (0..u64::from(3 * DEPTH)).step_by(2) {
+        other.expect(wr_id, OK);
+    }
+    assert!(one.poll().is_none(), "they complete invisibly");
+    until("room for one that does not", || post(99, write, true));
+    one.expect(99, OK);
+}
+
 /// More than both directions of a connection hold, of everything, before anybody takes anything: no side waits for the
 /// other one in a ring.
 #[test]

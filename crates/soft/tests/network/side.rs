@@ -25,6 +25,11 @@ pub struct Side {
 
 impl Side {
     pub fn new(device: &Arc<dyn Device>, kind: QueuePairKind, bytes: usize) -> Side {
+        Side::of_depth(device, kind, bytes, 512)
+    }
+
+    /// With so many entries in either queue.
+    pub fn of_depth(device: &Arc<dyn Device>, kind: QueuePairKind, bytes: usize, depth: u32) -> Side {
         let access = if device.info().capabilities.write { Access::all() } else { Access::LOCAL_WRITE };
         let pd = device.alloc_pd().expect("a domain");
         let region = Region::alloc(bytes).expect("memory");
@@ -32,14 +37,14 @@ impl Side {
         let cq = device.create_cq(1024, None).expect("a completion queue");
         let pieces = device.info().limits.pieces.min(4);
         let limits = QueuePairLimits {
-            send_depth: 512,
-            recv_depth: 512,
+            send_depth: depth,
+            recv_depth: depth,
             send_pieces: pieces,
             recv_pieces: pieces,
             inline_bytes: 0,
         };
         let init =
-            QueuePairInit { kind, send_cq: cq.clone(), recv_cq: cq.clone(), limits, signal_all: true, srq: None };
+            QueuePairInit { kind, send_cq: cq.clone(), recv_cq: cq.clone(), limits, signal_all: false, srq: None };
         let qp = pd.create_qp(&init).expect("a queue pair");
         qp.modify(&Transition::Init { port: 1, access }).expect("INIT");
         let memory = region.expose().expect("memory");
