@@ -510,14 +510,14 @@ impl Frames {
     pub(super) fn flush(&mut self, pair: &dyn QueuePair) -> Result<(), PostError> {
         while !self.batch.is_empty() {
             let count = self.batch.len().min(BATCH);
-            let many = if matches!(self.guard, Guard::Reliable(_)) { BATCH } else { SILENT };
+            // Frames that go again need their places soon, and who leaves waits for the last one. If the queue has room for some of
+            // the batch only, the first is what is waited for.
+            let each_batch = self.ends || matches!(self.guard, Guard::Reliable(_));
             let mut silent = self.silent;
             let requests = &mut self.batch[..count];
             for (index, request) in requests.iter_mut().enumerate() {
-                // Frames that go again need their places soon. If the queue has room for some of the batch only, the first is
-                // what is waited for.
-                let of_batch = (many == BATCH || self.ends) && (index == 0 || index == count - 1);
-                request.signaled = self.narrow || of_batch || silent + 1 == many;
+                let of_batch = each_batch && (index == 0 || index == count - 1);
+                request.signaled = self.narrow || of_batch || silent + 1 == SILENT;
                 silent = if request.signaled { 0 } else { silent + 1 };
             }
             let refused = pair.post_send(requests).err();
