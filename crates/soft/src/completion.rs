@@ -47,8 +47,6 @@ pub(crate) struct Queue {
     inner: Mutex<Inner>,
     /// Length of the list, to be looked at without the lock.
     ready: AtomicUsize,
-    /// In which round of the device's thread it was polled last.
-    polled_in: AtomicU32,
     /// Polls in a row that found nothing. Threads that race lose counts, which does not matter.
     empty_polls: AtomicU32,
     pairs: Mutex<Vec<Arc<Pair>>>,
@@ -82,7 +80,6 @@ impl Queue {
             number: device.next_number(),
             inner: Mutex::new(inner),
             ready: AtomicUsize::new(0),
-            polled_in: AtomicU32::new(0),
             empty_polls: AtomicU32::new(0),
             pairs: Mutex::default(),
             datagrams: AtomicUsize::new(0),
@@ -189,10 +186,6 @@ impl Queue {
     pub(crate) fn pairs(&self) -> MutexGuard<'_, Vec<Arc<Pair>>> {
         self.pairs.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
-    pub(crate) fn was_polled_in(&self, round: u32) -> bool {
-        self.polled_in.load(Ordering::Relaxed) == round
-    }
 }
 
 impl Inner {
@@ -210,7 +203,6 @@ impl CompletionQueue for QueueHandle {
     fn poll(&self, into: &mut [Completion]) -> Result<usize, VerbsError> {
         let queue = &self.0;
         queue.device.progress.note_poll();
-        queue.polled_in.store(queue.device.progress.round(), Ordering::Relaxed);
         if queue.ready.load(Ordering::Acquire) < into.len() {
             if let Some(network) = &queue.device.network {
                 network.sweep();

@@ -394,14 +394,9 @@ impl DeviceCore {
         (driven.worked, driven.next)
     }
 
-    /// Drives what nobody else does at the moment, but for what completes into queues that were polled in this round.
-    pub(crate) fn drive_idle(&self, polled: Option<u32>) {
-        let is_left = |pair: &Pair| polled.is_none_or(|round| !pair.was_polled_in(round));
-        if lock(&self.pairs).iter().any(|pair| is_left(pair)) {
-            self.drive_each(|pair| if is_left(pair) { pair.drive_if_idle() } else { Driven::default() });
-        } else {
-            self.datagrams.serve(self);
-        }
+    /// Drives what nobody else does at the moment; of what is at rest, `all` or none.
+    pub(crate) fn drive_idle(&self, all: bool) {
+        self.drive_each(|pair| if all { pair.drive_if_idle() } else { pair.drive_if_awake_and_idle() });
     }
 
     fn drive_each(&self, drive: impl Fn(&Pair) -> Driven) -> Driven {

@@ -220,10 +220,6 @@ impl Pair {
         inner
     }
 
-    pub(crate) fn was_polled_in(&self, round: u32) -> bool {
-        self.send_queue.was_polled_in(round) && self.recv_queue.was_polled_in(round)
-    }
-
     fn profile(&self) -> Profile {
         self.domain.device.options.profile
     }
@@ -258,6 +254,11 @@ impl Pair {
             Err(TryLockError::Poisoned(poisoned)) => self.drive_locked(&mut poisoned.into_inner(), true),
             Err(TryLockError::WouldBlock) => Driven::default(),
         }
+    }
+
+    /// Does that unless there is nothing.
+    pub(crate) fn drive_if_awake_and_idle(&self) -> Driven {
+        if self.rest.is_on() { Driven::default() } else { self.drive_if_idle() }
     }
 
     fn drive_locked(&self, inner: &mut Inner, clock: bool) -> Driven {

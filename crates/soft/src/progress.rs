@@ -6,7 +6,7 @@
 //! [watch](crate::network::Watch) of the device's connections, which rings the same doorbell.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -26,9 +26,8 @@ const POLLED_LATELY: Duration = Duration::from_millis(1);
 const POLLS_TO_LEAVE: u64 = 64;
 /// The longest sleep. It bounds what a peer can do that spoils the doorbell's words, so that a wake-up is lost.
 const LONGEST: Duration = Duration::from_millis(250);
-/// A program that polls drives what completes into the queues that it polls: the thread looks at that each so many times, since
-/// whoever is at a queue pair has the program wait.
-const LOOKS_PER_ROUND: u32 = 16;
+/// While the program polls, the thread looks after queue pairs at rest each so many times.
+const LOOKS_AT_REST: u32 = 16;
 /// How long the thread looks for more before it sleeps: about what it costs to wake it. A look takes the longer the more queue
 /// pairs there are, and others may need the processor.
 const LOOKS: Duration = Duration::from_micros(40);
@@ -39,8 +38,6 @@ pub(crate) struct Progress {
     /// Counts polls. Threads that race lose counts, which does not matter.
     polls: AtomicU64,
     in_charge: AtomicBool,
-    /// Looks of the thread at a program that polls.
-    round: AtomicU32,
     /// `polls` when the thread took charge.
     polls_then: AtomicU64,
     /// Threads that wait on channels, and queues that promised a call: they rely on this thread.
@@ -60,7 +57,6 @@ impl Progress {
             doorbell: Doorbell::at(words, at::DOORBELL),
             polls: AtomicU64::new(0),
             in_charge: AtomicBool::new(false),
-            round: AtomicU32::new(0),
             polls_then: AtomicU64::new(0),
             waiting: AtomicUsize::new(0),
             jobs: Mutex::default(),
@@ -85,12 +81,6 @@ impl Progress {
             self.leave_charge();
             self.kick();
         }
-    }
-
-    /// Between which two looks of the thread it is.
-    #[inline]
-    pub(crate) fn round(&self) -> u32 {
-        self.round.load(Ordering::Relaxed)
     }
 
     /// Wakes the thread.
@@ -153,6 +143,7 @@ impl Progress {
     fn run(&self, device: &Weak<DeviceCore>) {
         let mut polls = self.polls.load(Ordering::Relaxed);
         let mut idle: Option<Instant> = None;
+        let mut looks = 0_u32;
         while !self.stopped.load(Ordering::SeqCst) {
             let seen = self.doorbell.sequence();
             let watch = self.watch.get().map(|watch| (watch, watch.swept()));
@@ -177,10 +168,9 @@ impl Progress {
                     let _ = self.doorbell.wait(seen, POLLED_LATELY);
                 }
                 // Whoever polls may poll one completion queue, and leave the others to this thread.
-                let round = self.round.fetch_add(1, Ordering::Relaxed);
-                let polled = (!round.is_multiple_of(LOOKS_PER_ROUND)).then_some(round);
+                looks = looks.wrapping_add(1);
                 match device.upgrade() {
-                    Some(device) => device.drive_idle(polled),
+                    Some(device) => device.drive_idle(looks.is_multiple_of(LOOKS_AT_REST)),
                     None => return,
                 }
                 continue;
