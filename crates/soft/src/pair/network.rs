@@ -125,7 +125,11 @@ impl Pair {
         let words = Pair::words(inner);
         let Some(Link::Far(far)) = &mut inner.link else { return None };
         let until = far.late(words)?;
-        if Instant::now() < until || far.stream.is_none() || !far.out.is_empty() {
+        if far.stream.is_none() || !far.out.is_empty() {
+            // What is in the way goes when the connection tells of room, and it is looked at then.
+            return None;
+        }
+        if Instant::now() < until {
             return Some(until);
         }
         far.push(Head::bare(Kind::Words, 0, words));

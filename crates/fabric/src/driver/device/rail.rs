@@ -41,8 +41,9 @@ pub(super) fn rendezvous(flow: &Flow, carrier: Carrier) -> u64 {
 /// How long the answer to a peer's goodbye may take at most to go.
 pub(super) const FAREWELL: Duration = Duration::from_millis(10);
 
-/// How often the device is asked whether the peer is gone: each so many looks at nothing, of which a thread that is parked has 20 a
-/// second and [leaves most out](TURNS).
+/// How often the device is asked at most whether the peer is gone, and after how many looks at nothing: a thread that is parked has
+/// 20 a second, and [leaves most out](TURNS).
+const ASKED: Duration = Duration::from_millis(50);
 const LOOKS: u32 = 16 / TURNS;
 
 /// How long nothing may come from a peer that is gone until that is believed: what it sent before counts.
@@ -73,8 +74,9 @@ pub(crate) struct Rail {
     /// Why large messages are to go over their queue pair no more.
     trouble: Option<String>,
     stall: Option<Stall>,
-    /// Looks at nothing.
+    /// Looks at nothing, and when the device was asked last.
     looks: u32,
+    asked: Instant,
     received_bytes: u64,
     /// Since when the device says that the peer is gone.
     gone: Option<Instant>,
@@ -128,6 +130,7 @@ impl Rail {
             trouble: None,
             stall: None,
             looks: 0,
+            asked: Instant::now(),
             received_bytes: 0,
             gone: None,
         }
@@ -321,9 +324,10 @@ impl Rail {
             return Ok(worked);
         }
         self.looks = self.looks.wrapping_add(1);
-        if self.gone.is_none() && !self.looks.is_multiple_of(LOOKS) {
+        if self.gone.is_none() && (!self.looks.is_multiple_of(LOOKS) || self.asked.elapsed() < ASKED) {
             return Ok(false);
         }
+        self.asked = Instant::now();
         if !self.pairs.as_ref().is_some_and(|pairs| pairs.frames.is_peer_gone()) {
             self.gone = None;
         } else if self.gone.get_or_insert_with(Instant::now).elapsed() >= LAST_WORDS {
