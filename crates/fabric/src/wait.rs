@@ -21,6 +21,20 @@ const PUMP: u32 = 4 * BURST;
 /// Polls after which the processor is told that this is a loop that waits.
 const EAGER: u32 = 256;
 
+/// Who waits for links and shares its processor offers it so many times more often than who waits for a word: to be woken
+/// takes two threads of the device's, which need a processor, too.
+const OFFERS: u32 = 16;
+
+/// How a wait goes on.
+struct Pace {
+    /// Calls of `ready` between two looks at everything else.
+    burst: u32,
+    /// How often the processor is offered to others.
+    yields: u32,
+    /// The longest park.
+    nap: Duration,
+}
+
 impl Fabric {
     /// Waits until `ready` says so.
     ///
@@ -39,7 +53,7 @@ impl Fabric {
         timeout: Duration,
         ready: impl FnMut() -> Poll<T>,
     ) -> Result<T, FabricError> {
-        self.wait_as(op, on, timeout, (CAP, BURST), ready)
+        self.wait_in_naps(op, on, timeout, CAP, ready)
     }
 
     /// As [`Fabric::wait`], for operations on several links ([`Fabric::start_send`] …): moves them on before each call of
@@ -55,14 +69,16 @@ impl Fabric {
         mut ready: impl FnMut() -> Poll<T>,
     ) -> Result<T, FabricError> {
         // Each call takes as long as a poll of every link.
-        let looks = (BURST / (self.inner.size - 1).max(1)).max(1);
-        self.wait_as(op, on, timeout, (CAP, looks), || {
+        let yields = self.inner.poll.yields * OFFERS;
+        let burst = if yields > 0 { 1 } else { (BURST / (self.inner.size - 1).max(1)).max(1) };
+        self.wait_as(op, on, timeout, Pace { burst, yields, nap: CAP }, || {
             self.progress();
             ready()
         })
     }
 
     /// As [`Fabric::wait`], for what may come without anybody being rung: `ready` is called at least once in each `nap`.
+    #[inline]
     pub(crate) fn wait_in_naps<'a, T>(
         &self,
         op: OpName,
@@ -71,25 +87,24 @@ impl Fabric {
         nap: Duration,
         ready: impl FnMut() -> Poll<T>,
     ) -> Result<T, FabricError> {
-        self.wait_as(op, on, timeout, (nap, BURST), ready)
+        self.wait_as(op, on, timeout, Pace { burst: BURST, yields: self.inner.poll.yields, nap }, ready)
     }
 
-    /// `burst`: how many calls of `ready` make a burst.
     #[inline]
     fn wait_as<'a, T>(
         &self,
         op: OpName,
         on: impl Into<On<'a>>,
         timeout: Duration,
-        (nap, burst): (Duration, u32),
+        pace: Pace,
         mut ready: impl FnMut() -> Poll<T>,
     ) -> Result<T, FabricError> {
         if let Poll::Ready(value) = ready() {
             return Ok(value);
         }
-        let mut waiter = Waiter::new(&self.inner, op, on.into(), timeout, nap);
+        let mut waiter = Waiter::new(&self.inner, op, on.into(), timeout, &pace);
         loop {
-            for _ in 0..burst {
+            for _ in 0..pace.burst {
                 if let Poll::Ready(value) = ready() {
                     return Ok(value);
                 }
@@ -131,8 +146,7 @@ struct Waiter<'a> {
     op: OpName,
     on: On<'a>,
     timeout: Duration,
-    /// The longest park.
-    nap: Duration,
+    pace: &'a Pace,
     /// The clock is read first after the first burst: shorter waits never do.
     started: Option<Instant>,
     polls: u32,
@@ -142,9 +156,9 @@ struct Waiter<'a> {
 
 impl<'a> Waiter<'a> {
     #[inline]
-    fn new(inner: &'a Inner, op: OpName, on: On<'a>, timeout: Duration, nap: Duration) -> Waiter<'a> {
+    fn new(inner: &'a Inner, op: OpName, on: On<'a>, timeout: Duration, pace: &'a Pace) -> Waiter<'a> {
         inner.lanes.enter();
-        Waiter { inner, lanes: &inner.lanes, op, on, timeout, nap, started: None, polls: 0, yields: 0, losses: 0 }
+        Waiter { inner, lanes: &inner.lanes, op, on, timeout, pace, started: None, polls: 0, yields: 0, losses: 0 }
     }
 
     /// After a burst of polls: everything else that a waiting thread does.
@@ -180,7 +194,7 @@ impl<'a> Waiter<'a> {
         if self.polls < self.inner.poll.spins {
             return Ok(Next::Poll);
         }
-        if self.yields < self.inner.poll.yields {
+        if self.yields < self.pace.yields {
             self.yields += 1;
             thread::yield_now();
             return Ok(Next::Poll);
@@ -191,7 +205,7 @@ impl<'a> Waiter<'a> {
     /// Parks until this rank is rung. `ready` is looked at once more before, when a ring can no longer be missed.
     fn park(&mut self, ready: &mut dyn FnMut() -> bool) {
         let waited = self.started.map_or(Duration::ZERO, |start| start.elapsed());
-        let timeout = self.lanes.until_deadline(self.timeout.saturating_sub(waited).min(self.nap));
+        let timeout = self.lanes.until_deadline(self.timeout.saturating_sub(waited).min(self.pace.nap));
         // Where there are few polls before.
         self.inner.recorder.waits();
         let losses = self.losses;

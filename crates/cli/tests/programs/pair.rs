@@ -12,8 +12,9 @@ use crate::port;
 /// The command under test.
 const FULMEN: &str = env!("CARGO_BIN_EXE_fulmen");
 
-/// No wait of a test that passes comes near this.
-pub const LIMIT: Duration = Duration::from_secs(120);
+/// No wait of a test that passes comes near this. perftest's latency tests over all sizes keep both ends' processors busy for
+/// 10 s, and beside other tests took more than 120.
+pub const LIMIT: Duration = Duration::from_secs(400);
 
 /// How often something is looked at.
 const LOOK: Duration = Duration::from_millis(5);

@@ -84,8 +84,7 @@ impl<'a> Exchange<'a> {
         let lens = self.finish(ongoing)?;
         for (peer, expected) in expected {
             if lens[peer] != expected {
-                let problem = format!("it sent {} bytes where {expected} were agreed on", lens[peer]);
-                return Err(FabricError::PeerFailed { op: ongoing.operation, rank: peer as u32, problem }.into());
+                return Err(disagreed(ongoing, peer, lens[peer], expected));
             }
         }
         Ok(())
@@ -95,6 +94,17 @@ impl<'a> Exchange<'a> {
     pub(super) fn finish(mut self, ongoing: &mut Ongoing<'_>) -> Result<Vec<usize>, CollectiveError> {
         self.wait(ongoing, |_| true)?;
         Ok(self.lens)
+    }
+
+    /// Waits until everything has come, from this rank as many bytes as expected. What goes goes on.
+    pub(super) fn receive_exact(
+        &mut self,
+        peer: usize,
+        expected: usize,
+        ongoing: &mut Ongoing<'_>,
+    ) -> Result<(), CollectiveError> {
+        let came = self.receive(peer, ongoing)?;
+        if came == expected { Ok(()) } else { Err(disagreed(ongoing, peer, came, expected)) }
     }
 
     /// Waits until everything has come, and returns the bytes that came from a rank. What goes goes on.
@@ -169,4 +179,10 @@ impl<'a> Exchange<'a> {
         }
         Ok(self.pending.len() < before)
     }
+}
+
+/// A rank that called the same has sent something else.
+fn disagreed(ongoing: &Ongoing<'_>, peer: usize, came: usize, expected: usize) -> CollectiveError {
+    let problem = format!("it sent {came} bytes where {expected} were agreed on");
+    FabricError::PeerFailed { op: ongoing.operation, rank: peer as u32, problem }.into()
 }

@@ -3,13 +3,15 @@
 //! A call begins with a message from everybody to everybody: a header, which says what is called, and what the other rank
 //! needs first. What is short is all there. Longer ones follow in segments, so that the memory under way is bounded whatever
 //! the length: each rank reduces its share of a segment, in rank order, and sends the result to all. The next segment's
-//! data is on its way meanwhile, so that no way is waited for alone. Short calls of many ranks go in [`rounds`] instead.
+//! data is on its way meanwhile, so that no way is waited for alone. Short calls of many ranks go in [`rounds`] instead, and all-reduces
+//! that are a little longer by TCP pass on their [`shares`].
 //!
 //! Data passes through memory of the group, not the caller's: whatever happens, no message touches the caller's memory
 //! once a call has returned. A rank that fails tells all others, which look for that whenever they wait.
 
 mod exchange;
 mod rounds;
+mod shares;
 
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -162,6 +164,10 @@ impl Messages {
         let call = request.call;
         if call.longest(self.size as u32) <= SHORT && goes_in_rounds(self.size, self.fabric.goes_by_tcp()) {
             return self.pass_on(request, ongoing);
+        }
+        let by_tcp = self.fabric.goes_by_tcp() && goes_in_rounds(self.size, true);
+        if by_tcp && call.kind == Kind::AllReduce && self.pass_on_shares(request, ongoing)? {
+            return Ok(());
         }
         // The first piece travels with the headers.
         let mut first = true;

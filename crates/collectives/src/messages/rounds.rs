@@ -79,7 +79,7 @@ impl Messages {
 
 /// Names all ranks whose contributions were to come: one of them did not call. The one that should have sent them may be
 /// waiting, too.
-fn missing(mut error: CollectiveError, ranks: impl Iterator<Item = usize>) -> CollectiveError {
+pub(super) fn missing(mut error: CollectiveError, ranks: impl Iterator<Item = usize>) -> CollectiveError {
     if let CollectiveError::Fabric(FabricError::TimedOut { missing, .. }) = &mut error {
         *missing = ranks.map(|rank| rank as u32).collect();
         missing.sort_unstable();

@@ -120,16 +120,17 @@ const MANY: u32 = 6;
 
 #[test]
 fn many_ranks_that_call_different_things_all_fail() {
-    for (what, call) in OTHERS {
+    // What is passed on whole, and in shares.
+    for (count, (what, call)) in [4, 5_000].into_iter().flat_map(|count| OTHERS.map(|other| (count, other))) {
         let errors = run_over_hosts(Profile::Infiniband, MANY, |group| {
             let group = group.with_deadline(SHORT);
             group.barrier().unwrap();
-            let result = if group.rank() == 4 { call(&group, 4) } else { sum_f32(&group, 4) };
+            let result = if group.rank() == 4 { call(&group, count) } else { sum_f32(&group, count) };
             let later = group.barrier().unwrap_err();
             assert!(matches!(later, CollectiveError::Poisoned { .. }), "{later}");
             result.unwrap_err()
         });
-        check_mismatch(what, &errors);
+        check_mismatch(&format!("{what}, {count}"), &errors);
         for error in (0..).zip(&errors).filter(|(rank, _)| *rank != 4).map(|(_, error)| error) {
             assert!(!matches!(error, CollectiveError::Mismatch { rank, .. } if *rank != 4), "{what}: {errors:?}");
         }
@@ -155,10 +156,15 @@ fn who_is_still_in_a_call_when_others_fail_in_the_next_one_ends_it() {
 
 #[test]
 fn one_of_many_ranks_that_does_not_come_is_named() {
+    one_does_not_come(Group::barrier);
+    one_does_not_come(|group| sum_f32(group, 5_000));
+}
+
+fn one_does_not_come(call: fn(&Group) -> Result<(), CollectiveError>) {
     let over = Barrier::new(MANY as usize);
     let errors = run_over_hosts(Profile::Infiniband, MANY, |group| {
         group.barrier().unwrap();
-        let result = if group.rank() == 3 { Ok(()) } else { group.with_deadline(SHORT / 10).barrier() };
+        let result = if group.rank() == 3 { Ok(()) } else { call(&group.with_deadline(SHORT / 10)) };
         over.wait();
         result.err()
     });

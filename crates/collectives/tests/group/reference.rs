@@ -361,6 +361,24 @@ fn random_operations_of_many_ranks_by_messages() {
     }
 }
 
+/// Where the shares of an all-reduce are passed on, some of them shorter than others or empty.
+#[test]
+fn all_reduces_of_middle_length_of_many_ranks() {
+    for size in [4, 5, 7, 8] {
+        run_over_hosts(Profile::Infiniband, size, |group| {
+            let lengths = (0..).zip([4_098, 4_224, 4_300, 30_000, 65_534, 65_536, 65_538]);
+            for ((seed, bytes), (dtype, op)) in lengths
+                .flat_map(|length| [(DType::F16, ReduceOp::Sum), (DType::U8, ReduceOp::Max)].map(|of| (length, of)))
+            {
+                let registered = vec![(seed % 2 == 0, seed % 3 == 0); size as usize];
+                let (operation, count) = (Operation::AllReduce, bytes / dtype.size());
+                let in_place = seed % 2 == 0;
+                run_plan(group, &Plan { seed, operation, dtype, op, count, root: 0, in_place, registered });
+            }
+        });
+    }
+}
+
 /// Every type and reduction once on each path, so that none depends on the dice.
 #[test]
 fn every_type_and_reduction_on_every_path() {
