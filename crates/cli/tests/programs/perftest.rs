@@ -117,8 +117,13 @@ fn perftest(program: Program, options: &str) -> Outcome {
     let rows: Vec<Vec<f64>> = client.said.lines().filter_map(numbers).collect();
     let sizes = if has("-a") { 23 } else { 1 };
     expect(rows.len() >= sizes, &format!("{} results, not {sizes}", rows.len()), &client.said)?;
-    let measured = rows.iter().all(|row| row.len() >= 4 && row[1] >= 5.0 && row[2..].iter().any(|value| *value > 0.0));
-    expect(measured, "a result of nothing", &client.said)
+    let whole = rows.iter().all(|row| row.len() >= 4 && row[1] >= 5.0);
+    expect(whole, "fewer rounds than were asked for", &client.said)?;
+    let measured = rows.iter().all(|row| row[2..].iter().any(|value| *value > 0.0));
+    // Before each size the program measures the processor's clock. Where others take the processor meanwhile, it says that it
+    // could not, and may show zeros.
+    let has_clock = !client.said.contains("Correlation coefficient");
+    expect(measured || !has_clock, "a result of nothing", &client.said)
 }
 
 /// The numbers of a line that consists of numbers.
