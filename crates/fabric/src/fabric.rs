@@ -595,6 +595,10 @@ fn watch(session: &Session, life: &Arc<Life>) {
         let tell = tell.clone();
         move |rank| tell(&|life| life.lose(rank, Loss::GaveUp))
     });
+    session.on_left({
+        let tell = tell.clone();
+        move |rank| tell(&|life| life.leave(rank))
+    });
     session.on_regroup({
         let tell = tell.clone();
         move |rank| tell(&|life| life.end(Fate::Lost { rank, loss: Loss::Regroups }))

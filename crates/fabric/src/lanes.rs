@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use fulmen_memory::Exposed;
 use fulmen_reach::ReachError;
 
-use crate::driver::device::RdmaId;
+use crate::driver::device::{LAST_WORDS, RdmaId};
 use crate::driver::relay::Switch;
 use crate::driver::{Broken, Parker, Retired, Wire};
 use crate::engine::{Copy, Incoming, Into, Lent, Link, OpError, OpId, checksum};
@@ -329,7 +329,8 @@ impl Lanes {
                 return true;
             }
         };
-        if moved && lane.link.peer_left() {
+        let went = || self.life.has_left_for(rank, LAST_WORDS) && lane.wire.is_dormant();
+        if moved && lane.link.peer_left() || !moved && went() {
             self.life.lose(rank, Loss::Left);
         }
         if losses != lane.losses {
@@ -481,7 +482,8 @@ impl Lanes {
 
     fn close_those(&self, of: impl Fn(u32) -> bool) {
         for rank in (0..self.lanes.len() as u32).filter(|rank| of(*rank)) {
-            if let Some(mut lane) = self.lock(rank) {
+            // To say so would be the first that it carries. The coordinator tells it.
+            if let Some(mut lane) = self.lock(rank).filter(|lane| !lane.wire.is_dormant()) {
                 lane.link.close();
             }
         }

@@ -52,6 +52,8 @@ pub(crate) struct Life {
     size: u32,
     /// How many there are: what waits look at.
     count: AtomicU32,
+    /// How many have said goodbye to the coordinator.
+    departures: AtomicU32,
     known: Mutex<Known>,
     /// Notified when a death has become known, which may be why a link broke or was given up.
     explained: Condvar,
@@ -66,6 +68,8 @@ struct Known {
     lost: Vec<Lost>,
     /// Nothing of this generation goes on.
     ended: Option<Fate>,
+    /// Those that have said goodbye to the coordinator, and since when that is known.
+    left: Vec<(u32, Instant)>,
 }
 
 /// Why an operation ends without success.
@@ -87,10 +91,11 @@ struct Lost {
 
 impl Life {
     pub(crate) fn new(size: u32, parker: Box<dyn Parker>) -> Life {
-        let known = Mutex::new(Known { lost: Vec::new(), ended: None });
+        let known = Mutex::new(Known { lost: Vec::new(), ended: None, left: Vec::new() });
         Life {
             size,
             count: AtomicU32::new(0),
+            departures: AtomicU32::new(0),
             known,
             explained: Condvar::new(),
             parker,
@@ -106,6 +111,8 @@ impl Life {
             return;
         }
         let mut known = self.lock();
+        let is_explained = matches!(loss, Loss::Broken(_)) && known.left.iter().any(|(left, _)| *left == rank);
+        let loss = if is_explained { Loss::Left } else { loss };
         if let Some(before) = known.lost.iter_mut().find(|lost| lost.rank == rank) {
             if matches!(before.loss, Loss::Broken(_)) && is_death(&loss) {
                 tracing::debug!(rank, cause = %loss, "the lost rank is dead");
@@ -134,6 +141,27 @@ impl Life {
         }
         drop(known);
         self.parker.wake();
+    }
+
+    /// A rank has said goodbye to the coordinator. What it sent over links may still come; those that carried nothing have no
+    /// goodbye of their own.
+    pub(crate) fn leave(&self, rank: u32) {
+        let mut known = self.lock();
+        known.left.push((rank, Instant::now()));
+        self.departures.fetch_add(1, Ordering::Release);
+        // It went while something was on its way to it.
+        let broken = known.lost.iter_mut().find(|lost| lost.rank == rank && matches!(lost.loss, Loss::Broken(_)));
+        if let Some(lost) = broken {
+            lost.loss = Loss::Left;
+            self.explained.notify_all();
+        }
+    }
+
+    /// Whether it is known for so long that a rank has said goodbye.
+    #[inline]
+    pub(crate) fn has_left_for(&self, rank: u32, time: Duration) -> bool {
+        let known = |&(left, at): &(u32, Instant)| left == rank && at.elapsed() >= time;
+        self.departures.load(Ordering::Acquire) > 0 && self.lock().left.iter().any(known)
     }
 
     /// Ends the whole generation: every wait ends, on whomever. The first word counts.

@@ -146,7 +146,13 @@ impl Bench for Sparse {
 }
 
 /// The software device, by TCP at this address, sealed if there is an authority: as if each rank were on a host of its own.
-fn over_tcp(profile: Profile, authority: Option<&Authority>, rank: u32, address: IpAddr) -> Result<Providers, String> {
+fn over_tcp(
+    profile: Profile,
+    authority: Option<&Authority>,
+    rank: u32,
+    address: IpAddr,
+    on_first_use: bool,
+) -> Result<Providers, String> {
     let node = node()?;
     let seal = authority.map(|authority| authority.identity(&format!("rank {rank}")));
     let seal = seal.transpose().map_err(|error| error.to_string())?;
@@ -154,6 +160,7 @@ fn over_tcp(profile: Profile, authority: Option<&Authority>, rank: u32, address:
     let mut network = NetworkOptions::new((address, 0).into());
     // No other node has the same name. Of one host, they would share memory.
     (network.host, network.seal) = (Some(*node.address().name()), seal);
+    network.on_first_use = on_first_use;
     let options = SoftOptions { network: Some(network), ..SoftOptions::new(profile) };
     let device = SoftDevice::open_as(&node, options).map_err(|error| error.to_string())?;
     Ok(Providers { devices: vec![device], tcp, ..Providers::default() })
@@ -164,15 +171,18 @@ struct Hosts {
     profile: Profile,
     /// What seals it.
     authority: Option<Authority>,
+    /// Whether connections are opened when they are needed, as with many ranks.
+    on_first_use: bool,
 }
 
 impl Bench for Hosts {
     fn name(&self) -> String {
-        format!("{} TCP {}", if self.authority.is_some() { "sealed" } else { "plain" }, self.profile)
+        let when = if self.on_first_use { " on first use" } else { "" };
+        format!("{} TCP {}{when}", if self.authority.is_some() { "sealed" } else { "plain" }, self.profile)
     }
 
     fn providers(&self, rank: u32) -> Result<Providers, String> {
-        over_tcp(self.profile, self.authority.as_ref(), rank, Ipv4Addr::LOCALHOST.into())
+        over_tcp(self.profile, self.authority.as_ref(), rank, Ipv4Addr::LOCALHOST.into(), self.on_first_use)
     }
 
     fn options(&self, options: FabricOptions) -> FabricOptions {
@@ -250,12 +260,12 @@ fn chain_thunderbolt() {
 
 #[test]
 fn tcp_infiniband() {
-    run(&Hosts { profile: Profile::Infiniband, authority: None }).assert_passed();
+    run(&Hosts { profile: Profile::Infiniband, authority: None, on_first_use: false }).assert_passed();
 }
 
 #[test]
 fn tcp_thunderbolt() {
-    run(&Hosts { profile: Profile::Thunderbolt, authority: None }).assert_passed();
+    run(&Hosts { profile: Profile::Thunderbolt, authority: None, on_first_use: false }).assert_passed();
 }
 
 /// The bytes take another way through the connection; all else is the same.
@@ -265,7 +275,20 @@ fn tcp_sealed() {
     let wanted = |case: &str| full || ["messages", "one-sided", "regroup"].iter().any(|theme| case.starts_with(theme));
     let authority = Some(Authority::from_secret(&[7; 32]).unwrap());
     for profile in if full { &Profile::ALL[..] } else { &[Profile::Infiniband] } {
-        let bench = Hosts { profile: *profile, authority: authority.clone() };
+        let bench = Hosts { profile: *profile, authority: authority.clone(), on_first_use: false };
+        run_some(&bench, &wanted, &mut |case, verdict| println!("{}: {case}: {verdict:?}", bench.name()))
+            .assert_passed();
+    }
+}
+
+/// What is different where links carry nothing at first: who is gone, what a device does by itself, and new generations.
+#[test]
+fn tcp_on_first_use() {
+    let full = full_tier();
+    let themes = ["messages", "liveness", "one-sided", "keys", "regroup"];
+    let wanted = |case: &str| full || themes.iter().any(|theme| case.starts_with(theme));
+    for profile in Profile::ALL {
+        let bench = Hosts { profile, authority: None, on_first_use: true };
         run_some(&bench, &wanted, &mut |case, verdict| println!("{}: {case}: {verdict:?}", bench.name()))
             .assert_passed();
     }

@@ -22,6 +22,9 @@ const ANY: &str = "any";
 /// Whoever sets it says where processes are, whatever their addresses.
 const HOST_ID: &str = "FULMEN_HOST_ID";
 
+/// So many ranks connect each to each at the start. More of them open a link's connections when either end has something to send.
+const FEW: u32 = 16;
+
 /// How ranks reach other hosts by TCP.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Network {
@@ -66,6 +69,7 @@ pub(crate) fn open(
         on.seal = sealed.then(|| identity.clone());
         // No other node has the same name.
         on.host = network.apart.then_some(name);
+        on.on_first_use = session.size() > FEW;
         let options = SoftOptions {
             network: Some(on),
             name: device_name(&home.addresses, at),

@@ -390,7 +390,7 @@ impl DeviceCore {
 
     /// Drives all queue pairs: whether there was something to do, and when there will be if nobody rings.
     pub(crate) fn drive_all(&self) -> (bool, Option<Instant>) {
-        let driven = self.drive_each(|pair| pair.drive(true));
+        let driven = self.drive_each(Pair::drive_unless_asleep);
         (driven.worked, driven.next)
     }
 

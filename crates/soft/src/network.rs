@@ -9,6 +9,9 @@
 //! comes before this side's RTR waits, unread, for [`Network::collect`]. Neither side's RTR needs the other one's program,
 //! only its device, whose thread and short-lived helpers answer ([`listen`]).
 //!
+//! With [`on_first_use`](crate::NetworkOptions::on_first_use) that happens when there is something to send, on a helper's thread
+//! ([`Network::meet_later`]), and who is asked by the other end opens the connection then. It is collected at either end.
+//!
 //! Whoever polls reads and writes the sockets. While nobody does, the device's thread sleeps, and [`watch`] wakes it.
 
 mod address;
@@ -70,11 +73,22 @@ pub(crate) struct Met {
     pub(crate) stream: Option<Stream>,
 }
 
+/// Why a queue pair has no connection, although one was to be opened for it later.
+struct Missed {
+    number: u32,
+    incarnation: u64,
+    why: String,
+}
+
 /// Who knows the queue pairs of a device.
 pub(crate) trait Door: Send + Sync {
     /// How queue pair `number` takes it that `from` wants to connect to it. It is welcome as long as the queue pair has no
     /// peer, and when `from` is its peer and their connection has not come yet. Called without any lock of the network.
     fn knock(&self, from: &End, number: u32) -> Verdict;
+
+    /// Has queue pair `number` look for its connection: false if there is none of this incarnation any more. Called without any
+    /// lock of the network.
+    fn rouse(&self, number: u32, incarnation: u64) -> bool;
 }
 
 /// A connection that came before its queue pair wanted it.
@@ -138,8 +152,10 @@ pub(crate) struct Network {
     door: OnceLock<Weak<dyn Door>>,
     places: Mutex<HashMap<SocketAddr, Place>>,
     waiting: Mutex<Vec<Waiting>>,
+    missed: Mutex<Vec<Missed>>,
     leaving: Mutex<Vec<Leaving>>,
     arrivals: AtomicU64,
+    on_first_use: bool,
     crowd: Crowd,
     stopped: AtomicBool,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -176,8 +192,10 @@ impl Network {
             door: OnceLock::new(),
             places: Mutex::default(),
             waiting: Mutex::default(),
+            missed: Mutex::default(),
             leaving: Mutex::default(),
             arrivals: AtomicU64::new(0),
+            on_first_use: options.on_first_use,
             crowd: Crowd::default(),
             stopped: AtomicBool::new(false),
             thread: Mutex::default(),
@@ -229,6 +247,11 @@ impl Network {
         self.seal.is_some()
     }
 
+    /// Whether connections are opened when there is something to send.
+    pub(crate) fn is_on_first_use(&self) -> bool {
+        self.on_first_use
+    }
+
     /// The address that a path names.
     pub(crate) fn peer_at(&self, gid: Gid, lid: u16) -> Result<SocketAddr, Unreached> {
         match address::ip_of(gid) {
@@ -268,15 +291,61 @@ impl Network {
         met
     }
 
+    /// Does that on another thread, in `patience` at most. What comes of it, [`Network::collect`] gives. It may be called with the
+    /// queue pair locked.
+    pub(crate) fn meet_later(self: &Arc<Network>, own: End, peer: PeerEnd, patience: Duration) {
+        let network = self.clone();
+        let opened = spawn_without_signals("fulmen-soft-dial", move || {
+            match network.meet(&own, &peer, Instant::now() + patience) {
+                Ok(Met { peer, stream: Some(stream) }) => network.admit(peer, own.number, own.incarnation, stream),
+                // The peer opens it.
+                Ok(Met { stream: None, .. }) => {}
+                Err(failure) => network.miss(&own, failure.to_string()),
+            }
+        });
+        if let Err(cause) = opened {
+            // Whoever called is at the queue pair.
+            self.note_miss(&own, format!("no thread to open a connection: {cause}"));
+            self.arrivals.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Notes why a queue pair has no connection.
+    fn note_miss(&self, own: &End, why: String) {
+        lock(&self.missed).push(Missed { number: own.number, incarnation: own.incarnation, why });
+    }
+
+    /// Tells a queue pair why it has no connection.
+    fn miss(&self, own: &End, why: String) {
+        let (number, incarnation) = (own.number, own.incarnation);
+        self.note_miss(own, why);
+        if !self.announce(number, incarnation) {
+            lock(&self.missed).retain(|one| (one.number, one.incarnation) != (number, incarnation));
+        }
+    }
+
+    /// Something has come for a queue pair: false if there is none of this incarnation any more.
+    fn announce(&self, number: u32, incarnation: u64) -> bool {
+        self.arrivals.fetch_add(1, Ordering::SeqCst);
+        let known = self.door.get().and_then(Weak::upgrade).is_some_and(|door| door.rouse(number, incarnation));
+        self.progress.kick();
+        known
+    }
+
     /// How many connections have come. Who misses one looks with [`Network::collect`] whenever this changes.
     #[inline]
     pub(crate) fn arrivals(&self) -> u64 {
-        self.arrivals.load(Ordering::Acquire)
+        self.arrivals.load(Ordering::SeqCst)
     }
 
-    /// The connection that `peer` has opened for the queue pair `own`, if it has come. All others that wait for this queue
+    /// The connection of the queue pair `own` with `peer`, if it has come, or why it does not. All others that wait for this queue
     /// pair came for an earlier connection of it, or from somebody else, and end here.
-    pub(crate) fn collect(&self, own: &End, peer: &PeerEnd) -> Option<(End, Stream)> {
+    pub(crate) fn collect(&self, own: &End, peer: &PeerEnd) -> Option<Result<(End, Stream), String>> {
+        let mut missed = lock(&self.missed);
+        if let Some(at) = missed.iter().position(|one| (one.number, one.incarnation) == (own.number, own.incarnation)) {
+            return Some(Err(missed.swap_remove(at).why));
+        }
+        drop(missed);
         let mut found = None;
         let mut ended = Vec::new();
         let mut waiting = lock(&self.waiting);
@@ -291,11 +360,12 @@ impl Network {
         }
         drop(waiting);
         drop(ended);
-        found.map(|one| (one.from, one.stream))
+        found.map(|one| Ok((one.from, one.stream)))
     }
 
     /// Ends what waits for queue pair `number`: it is reset, in error, or gone.
     pub(crate) fn part(&self, number: u32) {
+        lock(&self.missed).retain(|one| one.number != number);
         let mut waiting = lock(&self.waiting);
         let (gone, kept) = waiting.drain(..).partition(|one| one.number == number);
         *waiting = kept;
@@ -341,8 +411,15 @@ impl Network {
         waiting.push(Waiting { number, incarnation, from, stream, since: Instant::now() });
         drop(waiting);
         drop(ended);
-        self.arrivals.fetch_add(1, Ordering::Release);
-        self.progress.kick();
+        if !self.announce(number, incarnation) {
+            // It was reset, or has gone, meanwhile.
+            let mut waiting = lock(&self.waiting);
+            let (gone, kept) =
+                waiting.drain(..).partition(|one| (one.number, one.incarnation) == (number, incarnation));
+            *waiting = kept;
+            drop(waiting);
+            let _: Vec<Waiting> = gone;
+        }
     }
 
     /// Looks after what waits and leaves; how soon to look again, if ever.

@@ -56,13 +56,17 @@ pub struct NetworkOptions {
     /// Which host this is. Devices that say the same connect through shared memory. `None`: what
     /// [`this_host`](fulmen_reach::this_host) says. For tests, which reach the network within one process by it.
     pub host: Option<[u8; 16]>,
+    /// Whether a queue pair's connection to a peer on another host is opened by the first request of either side. The transition
+    /// to RTR looks for the peer's device alone then, and that there is no such queue pair is found out by that request. For programs
+    /// with many queue pairs, of which they use few. `false`: it is opened in the transition.
+    pub on_first_use: bool,
 }
 
 impl NetworkOptions {
     /// A device that listens there, without a seal.
     #[must_use]
     pub fn new(listen: SocketAddr) -> NetworkOptions {
-        NetworkOptions { listen, seal: None, host: None }
+        NetworkOptions { listen, seal: None, host: None, on_first_use: false }
     }
 }
 

@@ -28,6 +28,7 @@ use crate::completion::Queue;
 use crate::device::{Lingering, lock, pair_slot};
 use crate::directory::SharedPair;
 use crate::domain::Domain;
+use crate::network::PeerEnd;
 use crate::patience::Patience;
 use crate::rest::Rest;
 use crate::shared::{Fed, SharedQueue};
@@ -79,6 +80,8 @@ struct Inner {
     hungry: bool,
     /// Nothing more is taken of the peer, which is gone.
     closed: bool,
+    /// The queue pair of another host that has asked for the connection.
+    called: Option<PeerEnd>,
     patience: Patience,
     /// Messages that were put into the ring.
     sent: u64,
@@ -174,6 +177,7 @@ impl Pair {
             recv_used: 0,
             hungry: false,
             closed: false,
+            called: None,
             patience: Patience::new(device.options.recv_patience),
             sent: 0,
             posted: 0,
@@ -247,8 +251,17 @@ impl Pair {
         }
     }
 
+    /// Does that, also what depends on time, unless there is nothing.
+    #[inline]
+    pub(crate) fn drive_unless_asleep(&self) -> Driven {
+        if self.rest.is_sleep() { Driven::default() } else { self.drive(true) }
+    }
+
     /// Does that if nobody is at this queue pair, who drives it then.
     pub(crate) fn drive_if_idle(&self) -> Driven {
+        if self.rest.is_sleep() {
+            return Driven::default();
+        }
         match self.inner.try_lock() {
             Ok(mut inner) => self.drive_locked(&mut inner, true),
             Err(TryLockError::Poisoned(poisoned)) => self.drive_locked(&mut poisoned.into_inner(), true),
@@ -282,7 +295,8 @@ impl Pair {
         if let Some(Link::Far(far)) = &inner.link
             && self.is_settled(inner, far)
         {
-            self.rest.begin(|| far.is_readable());
+            let sleeps = inner.sends.is_empty() && !far.owes_acknowledgement(Pair::words(inner));
+            self.rest.begin(sleeps, || self.is_told(far));
         }
         let waits = |inner: &Inner| inner.patience.until().into_iter().chain(late).min();
         if busy {
@@ -503,7 +517,7 @@ impl Inner {
         (self.sent, self.posted, self.taken, self.filled) = (0, 0, 0, 0);
         (self.written, self.answered, self.asked, self.written_by) = (0, 0, 0, 0);
         (self.broken, self.denied, self.dropping, self.closed) = (false, false, false, false);
-        (self.established, self.stalled) = (false, None);
+        (self.established, self.stalled, self.called) = (false, None, None);
         self.patience.renew();
         self.timers = Timers::default();
     }

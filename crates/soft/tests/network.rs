@@ -2,6 +2,8 @@
 
 #[path = "network/between.rs"]
 mod between;
+#[path = "network/dormant.rs"]
+mod dormant;
 #[path = "network/side.rs"]
 mod side;
 
@@ -25,6 +27,7 @@ struct Hosts {
     listen: &'static str,
     recv_patience: Duration,
     seal: Option<Identity>,
+    on_first_use: bool,
 }
 
 /// A host that no other device is on.
@@ -35,7 +38,7 @@ fn host() -> [u8; 16] {
 
 impl Hosts {
     fn new(profile: Profile, listen: &'static str) -> Hosts {
-        Hosts { profile, listen, recv_patience: Duration::ZERO, seal: None }
+        Hosts { profile, listen, recv_patience: Duration::ZERO, seal: None, on_first_use: false }
     }
 
     /// A device on a host of its own.
@@ -48,6 +51,7 @@ impl Hosts {
         let mut network = NetworkOptions::new(listen);
         network.host = Some(host);
         network.seal = self.seal.clone();
+        network.on_first_use = self.on_first_use;
         let mut options = SoftOptions::new(self.profile);
         options.network = Some(network);
         options.recv_patience = self.recv_patience;
@@ -79,7 +83,8 @@ impl Hosts {
 impl Bench for Hosts {
     fn name(&self) -> String {
         let sealed = if self.seal.is_some() { ", sealed" } else { "" };
-        format!("soft {} between hosts, {}{sealed}", self.profile, self.listen)
+        let when = if self.on_first_use { ", on first use" } else { "" };
+        format!("soft {} between hosts, {}{sealed}{when}", self.profile, self.listen)
     }
 
     fn pair(&self) -> Result<[Arc<dyn Device>; 2], VerbsError> {
@@ -117,4 +122,15 @@ fn infiniband_between_hosts_sealed() {
 #[test]
 fn thunderbolt_between_hosts() {
     Hosts::new(Profile::Thunderbolt, V4).check();
+}
+
+/// Whatever is promised once queue pairs are connected, without a connection until then.
+#[test]
+fn infiniband_between_hosts_on_first_use() {
+    Hosts { on_first_use: true, ..Hosts::new(Profile::Infiniband, V4) }.check();
+}
+
+#[test]
+fn thunderbolt_between_hosts_on_first_use() {
+    Hosts { on_first_use: true, ..Hosts::new(Profile::Thunderbolt, V4) }.check_some(&["messages: ", "lifetime: "]);
 }

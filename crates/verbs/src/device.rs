@@ -301,6 +301,12 @@ pub trait QueuePair: Send + Sync {
         false
     }
 
+    /// Whether it waits for the first request of either side to open what carries it. Until then neither side hears of the
+    /// other one's end.
+    fn is_dormant(&self) -> bool {
+        false
+    }
+
     /// What its bytes go over, once it is connected: only a device in software has a choice.
     fn carrier(&self) -> Carrier {
         Carrier::Hardware

@@ -11,7 +11,7 @@ use super::PROTOCOL_VERSION;
 use super::message::Refusal;
 
 /// What the seal is for. Its number is [`PROTOCOL_VERSION`]: the greeting can be changed on the way, this cannot.
-pub(super) const CONTROL: Protocol = Protocol(b"fulmen-control/4");
+pub(super) const CONTROL: Protocol = Protocol(b"fulmen-control/5");
 
 pub(super) const MAGIC: &[u8; 4] = b"FULM";
 /// Magic, version, verdict: the same in every version.

@@ -98,6 +98,11 @@ pub enum ToRank {
     },
     /// A rank was lost; it may be the one that is told.
     Lost(LostRank),
+    /// A rank said goodbye.
+    Left {
+        /// The rank.
+        rank: u32,
+    },
     /// No further round of this generation ends.
     Failed(Failure),
     /// Asks for a sign of life.

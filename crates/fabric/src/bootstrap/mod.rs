@@ -68,7 +68,7 @@
 //! | coordinator | `FULM`, version (u16), verdict (u16), 0 (32 bytes) |
 //!
 //! Then both are in the middle of a handshake of TLS 1.3, the rank as the client: each shows a certificate of the authority that
-//! follows from the secret. The version is part of the handshake (as `fulmen-control/4`), so that whoever changes the plain one
+//! follows from the secret. The version is part of the handshake (as `fulmen-control/5`), so that whoever changes the plain one
 //! on the way gains nothing.
 //!
 //! Frames follow: length of the message (u32), length of the body (u32), the message in postcard, the body as it is. Both
@@ -125,7 +125,7 @@ pub use secret::{Secret, SecretError};
 pub use session::{JoinConfig, Session};
 
 /// The version of the protocol that this build speaks.
-pub const PROTOCOL_VERSION: u16 = 4;
+pub const PROTOCOL_VERSION: u16 = 5;
 
 /// The most ranks that a world can have.
 pub const MAX_RANKS: u32 = 4096;

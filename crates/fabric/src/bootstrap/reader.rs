@@ -37,6 +37,9 @@ pub(super) struct State {
     /// Ranks that have found broken what connects this one with them.
     pub cut: Vec<u32>,
     pub on_cut: Vec<OnRank>,
+    /// Ranks that have said goodbye.
+    pub left: Vec<u32>,
+    pub on_left: Vec<OnRank>,
     /// The rank that first asked for a new generation.
     pub regrouping: Option<u32>,
     pub on_regroup: Vec<OnRank>,
@@ -142,6 +145,8 @@ impl Shared {
             on_lost: Vec::new(),
             cut: Vec::new(),
             on_cut: Vec::new(),
+            left: Vec::new(),
+            on_left: Vec::new(),
             regrouping: None,
             on_regroup: Vec::new(),
             asking: false,
@@ -398,6 +403,10 @@ impl Reader {
                 state.cut.push(rank);
                 news = News::Rank(rank, state.on_cut.clone());
             }
+            ToRank::Left { rank } => {
+                state.left.push(rank);
+                news = News::Rank(rank, state.on_left.clone());
+            }
             ToRank::Regrouping { rank } => {
                 state.failure.get_or_insert(Failure::Regrouping { rank });
                 if state.regrouping.is_none() {
@@ -438,6 +447,7 @@ impl Reader {
         let told = (
             std::mem::take(&mut state.on_lost),
             std::mem::take(&mut state.on_cut),
+            std::mem::take(&mut state.on_left),
             std::mem::take(&mut state.on_regroup),
         );
         drop(state);

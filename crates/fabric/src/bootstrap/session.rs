@@ -238,6 +238,18 @@ impl Session {
         }
     }
 
+    /// As [`Session::on_lost`], for ranks that have said goodbye.
+    pub(crate) fn on_left(&self, callback: impl Fn(u32) + Send + Sync + 'static) {
+        let callback: OnRank = Arc::new(callback);
+        let left = self.register(|state| {
+            state.on_left.push(callback.clone());
+            state.left.clone()
+        });
+        for rank in left.unwrap_or_default() {
+            callback(rank);
+        }
+    }
+
     /// As [`Session::on_lost`], for the first rank that asks for a new generation: the others must ask too, since it takes
     /// no part in this one any more.
     pub fn on_regroup(&self, callback: impl Fn(u32) + Send + Sync + 'static) {

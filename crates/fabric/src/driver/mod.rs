@@ -63,6 +63,11 @@ pub(crate) trait Wire: Send {
         true
     }
 
+    /// Whether nothing was ever carried, so that what would carry it is not even open, nor would tell of the peer's end.
+    fn is_dormant(&self) -> bool {
+        false
+    }
+
     /// The link is about to end: has the peer acknowledge all frames that were sent, and those that still are, soon.
     fn end(&mut self, _link: &mut Link) {}
 

@@ -143,7 +143,7 @@ pub fn frame(message: &[u8], body: &[u8]) -> Vec<u8> {
 }
 
 /// What the seal is for.
-pub const CONTROL: Protocol = Protocol(b"fulmen-control/4");
+pub const CONTROL: Protocol = Protocol(b"fulmen-control/5");
 
 fn identity(secret: &Secret) -> Identity {
     secret.authority().unwrap().identity("a test").unwrap()

@@ -60,7 +60,7 @@ impl Bench for Namespaces {
     }
 
     fn providers(&self, rank: u32) -> Result<Providers, String> {
-        crate::over_tcp(self.profile, self.authority.as_ref(), rank, self.address(&self.hosts[rank as usize]))
+        crate::over_tcp(self.profile, self.authority.as_ref(), rank, self.address(&self.hosts[rank as usize]), false)
     }
 
     fn options(&self, options: FabricOptions) -> FabricOptions {

@@ -1,8 +1,8 @@
 //! Why a device of another host cannot be reached, and why a connection is over.
 
-use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
+use std::{fmt, io};
 
 use fulmen_verbs::Gid;
 
@@ -67,6 +67,15 @@ pub(crate) enum Failure {
     /// The peer's is that of an earlier connection, and stayed it until the deadline.
     Stale(&'static str),
     Unreached(Unreached),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Stale(problem) => write!(f, "the peer's queue pair {problem}"),
+            Failure::Unreached(cause) => cause.fmt(f),
+        }
+    }
 }
 
 impl From<Unreached> for Failure {

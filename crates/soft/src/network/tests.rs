@@ -62,6 +62,10 @@ impl Door for Book {
             None => Verdict::NoSuchPair,
         }
     }
+
+    fn rouse(&self, number: u32, _incarnation: u64) -> bool {
+        lock(&self.0).contains_key(&number)
+    }
 }
 
 /// A device's network, and what stands in for the device.
@@ -109,7 +113,7 @@ impl Host {
         loop {
             let seen = self.progress.doorbell().sequence();
             if let Some(found) = self.network.collect(own, peer) {
-                return found;
+                return found.unwrap();
             }
             let left = until.saturating_duration_since(Instant::now());
             assert!(!left.is_zero(), "the connection comes");

@@ -128,9 +128,15 @@ impl Pair {
     /// Meets a queue pair of another host.
     fn meet(&self, network: &Network, peer: PeerEnd, own: u64, until: Instant) -> Result<Link, Failure> {
         let own = End { device: network.address(), number: self.number, incarnation: own, kind: self.kind };
-        let met = network.meet(&own, &peer, until)?;
         let credited = self.is_reliable() || self.holds();
-        Ok(Link::Far(Box::new(Far::new(own, met.peer, met.stream, self.is_reliable(), credited))))
+        let far = match network.is_on_first_use() {
+            true => Far::dormant(own, peer, self.is_reliable(), credited),
+            false => {
+                let met = network.meet(&own, &peer, until)?;
+                Far::new(own, met.peer, met.stream, self.is_reliable(), credited)
+            }
+        };
+        Ok(Link::Far(Box::new(far)))
     }
 
     /// Thunderbolt finds a peer only by the GID whose index it gave; whichever side connects last learns of it.

@@ -9,6 +9,7 @@ use fulmen_verbs::{
 
 use super::Pair;
 use super::link::Link;
+use super::network::Far;
 use crate::completion::Queue;
 use crate::device::pair_slot;
 use crate::domain::Domain;
@@ -50,6 +51,10 @@ impl QueuePair for PairHandle {
     fn is_peer_gone(&self) -> bool {
         let inner = self.pair.inner();
         inner.link.as_ref().is_some_and(|link| !link.is_alive() || link.is_over())
+    }
+
+    fn is_dormant(&self) -> bool {
+        self.pair.inner().link.as_ref().and_then(Link::far).is_some_and(Far::is_dormant)
     }
 
     fn carrier(&self) -> Carrier {

@@ -63,12 +63,24 @@ impl Pair {
         }
         far.arrivals = arrivals;
         match network.collect(&far.own, &far.peer.named()) {
-            Some((end, stream)) if end.incarnation == far.peer.incarnation => {
-                far.attach(stream);
+            Some(Ok((end, stream))) if far.is_peer(&end) => {
+                far.attach(end, stream);
                 self.greet(inner);
                 true
             }
+            Some(Err(why)) => {
+                self.gone(inner, &why);
+                true
+            }
             _ => false,
+        }
+    }
+
+    /// Whether something has come for this queue pair since it was driven last.
+    pub(super) fn is_told(&self, far: &Far) -> bool {
+        match &far.stream {
+            Some(_) => far.is_readable(),
+            None => self.domain.device.network.as_ref().is_none_or(|network| network.arrivals() != far.arrivals),
         }
     }
 
@@ -93,6 +105,7 @@ impl Pair {
         }
         self.greet(inner);
         self.collect(inner);
+        self.answer_call(inner);
     }
 
     /// Does what can be done with a peer on another host but for what this side sends: whether there was anything.

@@ -419,6 +419,10 @@ impl QueuePair for FaultyPair {
         self.inner.is_peer_gone()
     }
 
+    fn is_dormant(&self) -> bool {
+        self.inner.is_dormant()
+    }
+
     fn carrier(&self) -> Carrier {
         self.inner.carrier()
     }

@@ -295,6 +295,9 @@ impl World {
             if let Ok(rank) = self.members.binary_search(&seat) {
                 let rank = rank as u32;
                 self.events.push(Event::Left { rank: seat });
+                if self.complete {
+                    self.broadcast(ToRank::Left { rank });
+                }
                 let needed = !self.complete || (self.round.is_some() && self.parts[rank as usize].is_none());
                 if needed && self.failure.is_none() {
                     self.fail(Failure::Left { rank });

@@ -239,6 +239,13 @@ impl Model {
                     ToRank::Lost(_) | ToRank::Failed(_) | ToRank::Regrouping { .. } => {
                         (process.failed, process.in_round) = (true, false);
                     }
+                    ToRank::Left { rank } => {
+                        let launched = before.1.get(*rank as usize).copied();
+                        prop_assert!(
+                            launched.is_some_and(|launched| launched != process.rank),
+                            "{rank} is no other member"
+                        );
+                    }
                     ToRank::Formed(formed) => {
                         prop_assert!(process.asking.take().is_some(), "{id} did not ask");
                         let rank = formed.members.binary_search(&process.rank).expect("a member") as u32;

@@ -78,8 +78,9 @@ fn a_rank_that_leaves_after_its_part_does_not_spoil_the_round() {
     goodbye(&mut world, 0);
     contribute(&mut world, 1, 0, Round::AllGather, b"one").unwrap();
     let got = &sent(&mut world)[&1];
-    assert_eq!(got.len(), 2);
-    assert_eq!(got[0], (ToRank::Blob { number: 0, rank: 0 }, b"zero".to_vec()));
+    assert_eq!(got.len(), 3);
+    assert_eq!(got[0], (ToRank::Left { rank: 0 }, Vec::new()));
+    assert_eq!(got[1], (ToRank::Blob { number: 0, rank: 0 }, b"zero".to_vec()));
     // The next round needs rank 0 again.
     contribute(&mut world, 1, 1, Round::Barrier, &[]).unwrap();
     assert_eq!(sent(&mut world)[&1][0].0, ToRank::Failed(Failure::Left { rank: 0 }));
@@ -104,6 +105,9 @@ fn a_cut_is_told_to_the_other_end_alone_and_fails_nothing() {
     assert_eq!(told[&2], [(ToRank::Cut { rank: 0 }, Vec::new())]);
     assert!(told.len() == 1 && world.failure.is_none());
     goodbye(&mut world, 2);
+    let told = sent(&mut world);
+    let left = [(ToRank::Left { rank: 2 }, Vec::new())];
+    assert!(told.len() == 2 && told[&0] == left && told[&1] == left);
     cut(&mut world, 0, 2).unwrap();
     assert!(sent(&mut world).is_empty());
     assert!(cut(&mut world, 0, 0).is_err() && cut(&mut world, 0, 3).is_err());

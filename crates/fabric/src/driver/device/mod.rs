@@ -46,6 +46,7 @@ pub use error::DeviceError;
 pub use info::{RailEnd, RailInfo, RailState, RailStatus};
 pub(crate) use memory::Registered;
 pub use needs::{Need, Needs, needs};
+pub(crate) use rail::LAST_WORDS;
 pub(crate) use rdma::{DeviceKey, Rdma, RdmaId, Registrar, Request, Verb};
 pub use route::usable;
 pub(crate) use terms::{Terms, terms};

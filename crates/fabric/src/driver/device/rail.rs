@@ -47,7 +47,7 @@ const ASKED: Duration = Duration::from_millis(50);
 const LOOKS: u32 = 16 / TURNS;
 
 /// How long nothing may come from a peer that is gone until that is believed: what it sent before counts.
-pub(super) const LAST_WORDS: Duration = Duration::from_secs(1);
+pub(crate) const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// One end of a link over a device: moves a [`Link`] on.
 pub(crate) struct Rail {
@@ -436,6 +436,10 @@ impl Wire for Rail {
 
     fn is_idle(&self) -> bool {
         self.pairs.is_none() || self.frames.is_idle()
+    }
+
+    fn is_dormant(&self) -> bool {
+        self.pairs.as_ref().is_some_and(|pairs| pairs.frames.is_dormant())
     }
 
     fn end(&mut self, link: &mut Link) {

@@ -148,7 +148,7 @@ fn nobody_without_the_authority_gets_past_the_handshake() {
     assert!(refused.is_err(), "{refused:?}");
     // The right authority, and another protocol of it.
     let raw = Raw::greet(&host);
-    let sealed = identity(7).connect(raw.0, fulmen_trust::Protocol(b"fulmen-control/4"), soon());
+    let sealed = identity(7).connect(raw.0, fulmen_trust::Protocol(b"fulmen-control/5"), soon());
     let refused = sealed.and_then(|sealed| Ok(sealed.read(&mut [0], LONG)?));
     assert!(refused.is_err(), "{refused:?}");
     assert_eq!(host.network.arrivals(), 0);

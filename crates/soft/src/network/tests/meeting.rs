@@ -163,7 +163,7 @@ fn what_waits_for_a_queue_pair_is_bounded_and_goes_with_it() {
     assert_eq!(lock(&waiter.network.waiting).len(), MOST_WAITING);
     end_of(&mut streams[3]);
     // One is wanted, and the others end.
-    let (_, mut wanted) = waiter.network.collect(&own, &dialer.end(13).named()).unwrap();
+    let (_, mut wanted) = waiter.network.collect(&own, &dialer.end(13).named()).unwrap().unwrap();
     streams::exchange(&mut again, &mut wanted, &[b"hello"]);
     streams.iter_mut().for_each(|stream| drop(end_of(stream)));
     // What came for an earlier self of a queue pair is not for this one.

@@ -6,11 +6,15 @@ use std::time::{Duration, Instant};
 use fulmen_verbs::CompletionStatus;
 
 use super::frames::{HEAD, Head, Kind, MOST_ASKED, Words};
-use crate::network::{End, Stream};
+use crate::network::{End, PeerEnd, Stream};
 
 /// How long a peer that was met may take to say that it takes messages before it counts as silent. Its word may have to
 /// be sent more than once.
 const AWAITED: Duration = Duration::from_secs(3);
+/// The same from the moment on in which its connection began to be opened, for which it is looked for first.
+pub(super) const AWAITED_OPENING: Duration = Duration::from_secs(10);
+/// The incarnation of a peer that was not met yet: nobody's.
+const UNMET: u64 = u64::MAX;
 /// Bytes that are read ahead of what they are for.
 const AHEAD: usize = 64 << 10;
 /// Bytes of frames that wait to go out together.
@@ -35,6 +39,10 @@ pub(crate) struct Far {
     /// Connections that had arrived at the device when this one was last looked for.
     pub(super) arrivals: u64,
     since: Instant,
+    /// How long after that a peer that has said nothing yet counts as silent.
+    patience: Duration,
+    /// Nobody has wanted a connection yet.
+    dormant: bool,
     alive: bool,
     pub(super) not_ready_ns: u64,
     pub(super) heard: Heard,
@@ -248,6 +256,8 @@ impl Far {
             stream,
             arrivals: 0,
             since: Instant::now(),
+            patience: AWAITED,
+            dormant: false,
             alive: true,
             not_ready_ns: 0,
             heard: Heard::default(),
@@ -265,6 +275,28 @@ impl Far {
         }
     }
 
+    /// One whose connection is opened when either side has something to send.
+    pub(crate) fn dormant(own: End, peer: PeerEnd, reliable: bool, credited: bool) -> Far {
+        let peer = End { device: peer.device, number: peer.number, incarnation: UNMET, kind: own.kind };
+        Far { dormant: true, patience: AWAITED_OPENING, ..Far::new(own, peer, None, reliable, credited) }
+    }
+
+    #[inline]
+    pub(in crate::pair) fn is_dormant(&self) -> bool {
+        self.dormant
+    }
+
+    /// The connection begins to be opened.
+    pub(super) fn wake_up(&mut self) {
+        (self.dormant, self.since) = (false, Instant::now());
+    }
+
+    /// Whether this is the peer, as far as it is known.
+    pub(super) fn is_peer(&self, end: &End) -> bool {
+        let met = End { incarnation: end.incarnation, ..self.peer };
+        *end == if self.peer.incarnation == UNMET { met } else { self.peer }
+    }
+
     #[inline]
     pub(in crate::pair) fn is_alive(&self) -> bool {
         self.alive
@@ -276,12 +308,12 @@ impl Far {
     }
 
     pub(in crate::pair) fn is_awaited(&self) -> bool {
-        !self.heard.ready && !self.heard.over && self.alive && self.since.elapsed() < AWAITED
+        !self.heard.ready && !self.heard.over && self.alive && (self.dormant || self.since.elapsed() < self.patience)
     }
 
     /// When a peer that has said nothing yet counts as silent.
     pub(in crate::pair) fn awaited_until(&self) -> Instant {
-        self.since + AWAITED
+        self.since + self.patience
     }
 
     pub(in crate::pair) fn is_over(&self) -> bool {
@@ -353,6 +385,11 @@ impl Far {
         waits || none || acks.max(grants) >= MUCH || idle && (acks > 0 && self.awaited || grants > 0 && left <= grants)
     }
 
+    /// Whether the peer will be told what it does not wait for.
+    pub(in crate::pair) fn owes_acknowledgement(&self, now: Words) -> bool {
+        self.unacknowledged(now) > 0
+    }
+
     fn unacknowledged(&self, now: Words) -> u64 {
         if self.reliable { now.acked.saturating_sub(self.told.words.acked) } else { 0 }
     }
@@ -369,6 +406,9 @@ impl Far {
 
     /// Whether nothing is under way or owed that somebody waits for, and nothing has come.
     pub(super) fn is_settled(&self, now: Words) -> bool {
+        if self.dormant {
+            return true;
+        }
         let comes = self.holds_message() || !self.requests.is_empty() || self.is_readable();
         let goes = !self.out.is_empty() || self.out.pushing || self.is_urgent() || self.owes(now, true);
         let waits = self.heard.wants > now.granted || self.is_stalled();
@@ -422,8 +462,9 @@ impl Far {
         matches!(self.input.coming, Coming::Held(_))
     }
 
-    pub(super) fn attach(&mut self, stream: Stream) {
-        self.stream = Some(stream);
+    /// The connection has come, and with it who the peer is.
+    pub(super) fn attach(&mut self, peer: End, stream: Stream) {
+        (self.peer, self.stream, self.dormant) = (peer, Some(stream), false);
         self.since = Instant::now();
     }
 }

@@ -79,6 +79,7 @@ impl Pair {
             let at = match send.stage {
                 Stage::Waiting => {
                     if !far.takes() {
+                        self.open_far(far);
                         return Begun::Blocked;
                     }
                     if let Some(stage) = self.check_far(send) {
