@@ -39,7 +39,7 @@ struct Cli {
 enum Command {
     Run(Box<run::Args>),
     Demo(demo::Args),
-    Bench(bench::Args),
+    Bench(Box<bench::Args>),
     Links(Box<links::Args>),
     Devices(devices::Args),
     Probe(probe::Args),
@@ -55,7 +55,7 @@ enum Command {
     #[command(name = run::START, hide = true)]
     Start(run::StartArgs),
     #[command(name = bench::RANK, hide = true)]
-    BenchRank(bench::Spec),
+    BenchRank(bench::RankArgs),
     #[command(name = links::RANK, hide = true)]
     LinksRank(links::RankArgs),
     #[command(name = demo::RANK, hide = true)]
@@ -77,7 +77,7 @@ fn main() -> ExitCode {
     let outcome = match cli.command {
         Command::Run(args) => logged(verbose, || run::run(*args)),
         Command::Demo(args) => logged(verbose, || demo::demo(args, verbose)),
-        Command::Bench(args) => logged(verbose, || bench::bench(args, verbose)),
+        Command::Bench(args) => logged(verbose, || bench::bench(*args, verbose)),
         Command::Links(args) => logged(verbose, || links::links(*args, verbose)),
         Command::Devices(args) => logged(verbose, || devices::devices(args)),
         Command::Doctor(args) => logged(verbose, || doctor::doctor(args)),
@@ -85,7 +85,7 @@ fn main() -> ExitCode {
         Command::Simulate(args) => logged(verbose, || simulate::simulate(args)),
         Command::Plan(args) => logged(verbose, || plan::plan(args)),
         Command::Verbs(args) => logged(verbose, || verbs::verbs(args)),
-        Command::BenchRank(spec) => logged(verbose, || bench::rank(spec)),
+        Command::BenchRank(args) => logged(verbose, || bench::rank(&args)),
         Command::LinksRank(args) => logged(verbose, || links::rank(&args)),
         Command::DemoRank => logged(verbose, demo::rank),
         Command::Probe(args) => logged(verbose, || probe::probe(args)),

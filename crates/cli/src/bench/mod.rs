@@ -15,10 +15,12 @@ mod value;
 
 use std::ffi::OsString;
 use std::io;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use fulmen::parts::fabric::bootstrap::Heartbeat;
 use fulmen::{DType, TCP};
 
 pub use measure::{Effort, Subject, measure};
@@ -28,17 +30,17 @@ pub use size::Size;
 pub use table::short;
 
 use crate::output::{NOBODY_LISTENS, say, show};
-use crate::run::{self, Job, Output, Profile, Reader, device_name, positive_seconds, rank_count};
+use crate::run::{self, HostOptions, Job, Output, Profile, Reader, device_name, positive_seconds, rank_count};
 
 /// The hidden command of a rank.
 pub const RANK: &str = "__bench";
 
-/// Measure an operation between ranks of this machine, and check its results.
+/// Measure an operation between ranks, and check its results.
 ///
-/// Starts N ranks of its own, each bound to a processor if there are enough. Sizes multiply from --min to --max. Sizes mean
-/// what they mean in nccl-tests: the longer of a rank's input and output, so that for all-gather it is the gathered whole
-/// and for reduce-scatter the input (cut to whole elements for each rank, one at least). Results are out of place, sums for
-/// reductions.
+/// Starts N ranks of its own on this machine, or on the hosts that are named, each bound to a processor if there are enough. Sizes
+/// multiply from --min to --max. Sizes mean what they mean in nccl-tests: the longer of a rank's input and output, so that for
+/// all-gather it is the gathered whole and for reduce-scatter the input (cut to whole elements for each rank, one at least). Results
+/// are out of place, sums for reductions.
 ///
 /// A sample is the time of one call: calls are timed in batches of 50 us or more, which all ranks begin after a barrier; it
 /// is the mean over the batch, of the rank that took longest. algbw is bytes / p50. busbw is algbw times 2(N-1)/N for
@@ -59,20 +61,22 @@ pub const RANK: &str = "__bench";
 /// to the last barrier of a batch when another had already left it; that of fetch-add and compare-swap counts calls that gave
 /// another value than what must have been there.
 ///
-/// Exit code: 0 when everything was right, 1 when something was wrong, 2 for bad input, else that of the rank that failed
-/// first.
+/// Exit code: 0 when everything was right, 1 when something was wrong, 2 for bad input, 255 for a host that is not reached or lost, else
+/// that of the rank that failed first.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
     spec: Spec,
-    /// How many ranks to start.
-    #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = rank_count, allow_negative_numbers = true, default_value = "2")]
-    ranks: u32,
+    /// How many ranks to start [default: 2, or as many as the hosts have places for with --hosts].
+    #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = rank_count, allow_negative_numbers = true)]
+    ranks: Option<u32>,
+    #[command(flatten)]
+    hosts: HostOptions,
     /// Use the software RDMA device with the limits and rules of this hardware, instead of shared memory.
     #[arg(long, value_enum, env = "FULMEN_PROFILE")]
     profile: Option<Profile>,
-    /// Use this RDMA device of the machine (`fulmen devices` lists them), or `any` that works, instead of shared memory; or `tcp`:
-    /// the software device as between hosts, by TCP, although all ranks are on this one. It keeps a --profile's rules.
+    /// Use this RDMA device of the machines (`fulmen devices` lists them), or `any` that works, instead of shared memory; or `tcp`:
+    /// the software device by TCP, between hosts and between ranks of this one machine. It keeps a --profile's rules.
     #[arg(long, value_name = "NAME", env = run::DEVICE, value_parser = device_name)]
     device: Option<String>,
     /// Do not seal what goes by TCP, to see what that costs.
@@ -238,7 +242,8 @@ impl Spec {
         self.op.sizes(self.min.0, self.max.0, self.factor, self.dtype.size() as u64, ranks)
     }
 
-    fn check(&self, ranks: u32) -> Result<(), BenchError> {
+    /// Refuses what cannot be: so many ranks, of which so many are `here`.
+    fn check(&self, ranks: u32, here: u32) -> Result<(), BenchError> {
         let (min, max, dtype, element) = (self.min.0, self.max.0, self.dtype, self.dtype.size() as u64);
         if min == 0 {
             return Err(BenchError::Nothing { dtype, element });
@@ -255,10 +260,10 @@ impl Spec {
             return Err(BenchError::Alone { op: self.op });
         }
         // Besides its buffers, a rank keeps a copy of each to fill and to compare.
-        let needed = self.buffers(ranks).saturating_mul(2).saturating_mul(u64::from(ranks));
+        let needed = self.buffers(ranks).saturating_mul(2).saturating_mul(u64::from(here));
         match machine::available_memory() {
             Some(available) if needed > available => {
-                Err(BenchError::Memory { ranks, max, needed: needed >> 20, available: available >> 20 })
+                Err(BenchError::Memory { ranks: here, max, needed: needed >> 20, available: available >> 20 })
             }
             _ => Ok(()),
         }
@@ -298,8 +303,13 @@ struct Told {
 
 /// Starts the ranks and shows what they measure.
 pub fn bench(args: Args, verbose: u8) -> anyhow::Result<ExitCode> {
-    let Args { spec, ranks, profile, device, trusted_rail, verify_data, json } = args;
-    spec.check(ranks)?;
+    let Args { spec, ranks, hosts, profile, device, trusted_rail, verify_data, json } = args;
+    let hosts = hosts.hosts(ranks, Heartbeat::default().silence)?;
+    let ranks = hosts.as_ref().map_or(ranks.unwrap_or(2), |hosts| hosts.placement.ranks());
+    let hosts = hosts.filter(|hosts| !hosts.are_here());
+    // Other machines are taken to be like this one.
+    let here = hosts.as_ref().map_or(ranks, |hosts| hosts.most_together());
+    spec.check(ranks, here)?;
     let by_tcp = device.as_deref() == Some(TCP);
     if let (Some(device), Some(profile), false) = (&device, profile, by_tcp) {
         return Err(BenchError::TwoDevices { device: device.clone(), profile: profile.name() }.into());
@@ -307,13 +317,16 @@ pub fn bench(args: Args, verbose: u8) -> anyhow::Result<ExitCode> {
     check_device(ranks, profile)?;
     // Room for the buffers, whatever the pool's cuts waste, and for what the group itself takes.
     let pool = spec.buffers(ranks).saturating_mul(5) / 4 + (64 << 20);
-    check_address_space(ranks, pool)?;
+    check_address_space(here, pool)?;
     let wanted = spec.sizes(ranks).len();
     let told = Arc::new(Mutex::new(Told::default()));
-    let mut job = Job::own(ranks, profile, verbose, spec.args(), Output::Read(reader(told.clone(), json)))?;
+    let mut words = spec.args();
+    // This machine stands for several then.
+    words.extend((hosts.is_none() && by_tcp).then(|| "--apart".into()));
+    let mut job = Job::own(ranks, profile, verbose, words, Output::Read(reader(told.clone(), json)))?;
     job.env.push(("FULMEN_POOL", pool.to_string()));
     job.env.extend(verify_data.then(run::verified));
-    job.env.extend(trusted_rail.then(|| ("FULMEN_TRUSTED_RAIL", "1".into())));
+    job.env.extend(trusted_rail.then(run::trusted));
     if !json {
         let place = match (profile, &device) {
             (profile, Some(_)) if by_tcp => format!(
@@ -323,10 +336,17 @@ pub fn bench(args: Args, verbose: u8) -> anyhow::Result<ExitCode> {
             ),
             (Some(profile), _) => format!("software {} device", profile.name()),
             (None, Some(device)) => format!("device {device}"),
+            (None, None) if hosts.is_some() => {
+                format!("RDMA, or {} TCP", if trusted_rail { "plain" } else { "sealed" })
+            }
             (None, None) => "shared memory".to_string(),
         };
+        let place = match &hosts {
+            Some(hosts) => format!("{} hosts, {place}", hosts.placement.hosts.len()),
+            None => place,
+        };
         let place = if verify_data { format!("{place}, verified") } else { place };
-        let processors = if ranks as usize <= machine::processors().len() {
+        let processors = if here as usize <= machine::processors().len() {
             "a processor for each rank"
         } else {
             "fewer processors than ranks"
@@ -344,6 +364,12 @@ pub fn bench(args: Args, verbose: u8) -> anyhow::Result<ExitCode> {
         }
     }
     job.env.extend(device.map(run::over));
+    if let Some(hosts) = hosts {
+        // There is one everywhere.
+        job.directory = PathBuf::from("/");
+        job.given.extend(hosts.variables.iter().map(|(name, value)| (name.into(), value.into())));
+        job.hosts = Some(hosts);
+    }
     let code = job.run()?;
     let told = told.lock().unwrap_or_else(PoisonError::into_inner);
     if told.nobody_listens {
@@ -378,9 +404,19 @@ fn reader(told: Arc<Mutex<Told>>, json: bool) -> Reader {
     })
 }
 
+/// What a rank is told.
+#[derive(clap::Args)]
+pub struct RankArgs {
+    #[command(flatten)]
+    spec: Spec,
+    /// Have ranks of this host talk as between hosts.
+    #[arg(long)]
+    apart: bool,
+}
+
 /// Measures as one of the ranks.
-pub fn rank(spec: Spec) -> anyhow::Result<ExitCode> {
-    rank::run(&spec)?;
+pub fn rank(args: &RankArgs) -> anyhow::Result<ExitCode> {
+    rank::run(&args.spec, args.apart)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -404,7 +440,7 @@ mod tests {
 
     #[test]
     fn impossible_sizes_are_refused() {
-        let check = |min, max| spec(Op::AllReduce, min, max, DType::F32).check(2);
+        let check = |min, max| spec(Op::AllReduce, min, max, DType::F32).check(2, 2);
         assert_eq!(check(8, 8), Ok(()));
         assert_eq!(check(16, 8), Err(BenchError::Range { min: 16, max: 8 }));
         assert_eq!(check(0, 8), Err(BenchError::Nothing { dtype: DType::F32, element: 4 }));
@@ -415,8 +451,8 @@ mod tests {
 
     #[test]
     fn a_message_needs_two_ranks() {
-        assert_eq!(spec(Op::Latency, 8, 8, DType::F32).check(1), Err(BenchError::Alone { op: Op::Latency }));
-        assert_eq!(spec(Op::AllReduce, 8, 8, DType::F32).check(1), Ok(()));
+        assert_eq!(spec(Op::Latency, 8, 8, DType::F32).check(1, 1), Err(BenchError::Alone { op: Op::Latency }));
+        assert_eq!(spec(Op::AllReduce, 8, 8, DType::F32).check(1, 1), Ok(()));
     }
 
     #[test]

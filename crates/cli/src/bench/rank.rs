@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use fulmen::{Complex64, DType, Group, Options, ReduceOp, TCP, bf16, f16};
+use fulmen::{Complex64, DType, Group, Options, ReduceOp, bf16, f16};
 
 use super::cases::{Case, case};
 use super::machine;
@@ -17,12 +17,11 @@ const ROUNDS: u64 = 8;
 const SHORT: u64 = 64 << 10;
 
 /// Measures all sizes as one rank of the group.
-pub fn run(spec: &Spec) -> anyhow::Result<()> {
-    let group = match Options::from_env() {
-        // This machine stands for several.
-        Ok(options) if options.device.as_deref() == Some(TCP) => options.apart().init(),
-        _ => fulmen::init(),
-    }?;
+///
+/// `apart`: those of this host talk as between hosts.
+pub fn run(spec: &Spec, apart: bool) -> anyhow::Result<()> {
+    let options = Options::from_env()?;
+    let group = if apart { options.apart() } else { options }.init()?;
     pin();
     let ranks = group.size();
     let mut wrong = 0;

@@ -147,4 +147,9 @@ impl Hosts {
     pub fn are_here(&self) -> bool {
         self.placement.hosts.iter().all(|host| host.whereabouts == Where::Here)
     }
+
+    /// The most ranks that one of them has.
+    pub fn most_together(&self) -> u32 {
+        self.placement.hosts.iter().map(|host| host.count).max().unwrap_or(0)
+    }
 }

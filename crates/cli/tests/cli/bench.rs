@@ -15,7 +15,7 @@ fn bench(args: &[&str]) -> Ended {
 
 /// The rows of a run with `--json`, which must be good ones.
 #[track_caller]
-fn rows(ended: &Ended) -> Vec<Value> {
+pub fn rows(ended: &Ended) -> Vec<Value> {
     assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""), "{}", ended.out);
     let rows: Vec<Value> = ended.out.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     for row in &rows {
@@ -81,6 +81,18 @@ fn every_operation_is_right_by_tcp() {
     assert!(ended.out.contains("plain TCP, software thunderbolt device"), "{}", ended.out);
     let ended = bench(&["all-reduce", "--device=mlx5_0", "--profile=thunderbolt"]);
     assert_eq!((ended.code, ended.err.lines().count()), (Some(2), 1), "{}", ended.err);
+}
+
+/// Where the only host is this machine, it is as without it.
+#[test]
+fn a_list_of_hosts_says_how_many_ranks() {
+    let rows = rows(&bench(&["all-reduce", "--hosts=localhost:3", "--json", "--max=8"]));
+    assert_eq!((bytes(&rows), rows[0]["ranks"].as_u64()), (vec![8], Some(3)));
+    let ended = bench(&["latency", "--hosts=localhost:2", "--max=8"]);
+    assert!(ended.out.contains("shared memory"), "{}", ended.out);
+    let ended = bench(&["latency", "--hosts=localhost"]);
+    assert_eq!(ended.code, Some(2), "{}", ended.err);
+    assert!(ended.err.contains("between two ranks"), "{}", ended.err);
 }
 
 #[test]

@@ -269,6 +269,33 @@ fn links_between_hosts_are_named_by_their_interfaces() {
 }
 
 #[test]
+fn operations_between_hosts_are_measured_and_right() {
+    let Some(hosts) = Hosts::or_skip("benchmarks between hosts over ssh", 2) else { return };
+    let bench = |args: &[&str]| {
+        let mut command = hosts.launcher.command(FULMEN);
+        command.args(["bench", "--samples=3", "--time-budget=0.01", "--ssh-option", "-F", "--ssh-option"]);
+        command.arg(hosts.ssh.config()).args(args);
+        hosts.end(start(command))
+    };
+    let ended = bench(&["all-reduce", "--json", "--device=tcp", "--hosts", "b:2,c", "--max=64K", "--factor=8192"]);
+    let rows = crate::bench::rows(&ended);
+    let said: Vec<_> =
+        rows.iter().map(|row| [&row["bytes"], &row["ranks"], &row["wrong"]].map(|n| n.as_u64())).collect();
+    assert_eq!(said, [[Some(8), Some(3), Some(0)], [Some(64 << 10), Some(3), Some(0)]]);
+    let ended = bench(&["latency", "--hosts", "localhost,b", "--max=8", "--trusted-rail"]);
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    assert!(
+        ended.out.starts_with("# latency, 2 ranks, ") && ended.out.contains("2 hosts, RDMA, or plain TCP"),
+        "{}",
+        ended.out
+    );
+    assert_eq!(ended.out.lines().count(), 3, "{}", ended.out);
+    let ended = bench(&["latency", "--json", "--hosts", "nowhere,b"]);
+    assert_eq!((ended.code, ended.out.as_str()), (Some(255), ""), "{}", ended.err);
+    assert!(ended.err.contains("nowhere"), "{}", ended.err);
+}
+
+#[test]
 fn a_link_of_two_networks_has_a_row_for_each_and_one_for_both() {
     let Some(hosts) = Hosts::or_skip("two networks over ssh", 1) else { return };
     let second = hosts.bed.switch(&[hosts.launcher.clone(), hosts.others[0].clone()], Link::new());
