@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use fulmen_verbs::{AsyncEvent, Claim, Completion, CompletionChannel, CompletionQueue, VerbsError};
 
 use crate::device::DeviceCore;
+use crate::favourite::Favourite;
 use crate::pair::Pair;
 use crate::progress::Waiting;
 
@@ -50,6 +51,7 @@ pub(crate) struct Queue {
     /// Polls in a row that found nothing. Threads that race lose counts, which does not matter.
     empty_polls: AtomicU32,
     pairs: Mutex<Vec<Arc<Pair>>>,
+    favourite: Mutex<Favourite>,
     /// Datagram queue pairs that complete into it.
     datagrams: AtomicUsize,
     channel: Option<Arc<Channel>>,
@@ -82,6 +84,7 @@ impl Queue {
             ready: AtomicUsize::new(0),
             empty_polls: AtomicU32::new(0),
             pairs: Mutex::default(),
+            favourite: Mutex::default(),
             datagrams: AtomicUsize::new(0),
             channel,
             _claim: claim,
@@ -146,6 +149,27 @@ impl Queue {
         }
     }
 
+    /// Does whatever can be done for its queue pairs.
+    fn drive_pairs(&self) {
+        let pairs = self.pairs();
+        let Some(network) = &self.device.network else {
+            pairs.iter().for_each(|pair| _ = pair.drive_awake());
+            return;
+        };
+        let mut favourite = self.favourite.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(pair) = favourite.place().and_then(|place| pairs.get(place))
+            && !favourite.was_tried(pair.drive_on_suspicion())
+        {
+            return;
+        }
+        network.sweep();
+        for (place, pair) in pairs.iter().enumerate() {
+            if pair.drive_awake() {
+                favourite.brought(place);
+            }
+        }
+    }
+
     fn take(&self, into: &mut [Completion]) -> Result<usize, VerbsError> {
         let mut inner = self.inner();
         if inner.overflowed {
@@ -204,12 +228,7 @@ impl CompletionQueue for QueueHandle {
         let queue = &self.0;
         queue.device.progress.note_poll();
         if queue.ready.load(Ordering::Acquire) < into.len() {
-            if let Some(network) = &queue.device.network {
-                network.sweep();
-            }
-            for pair in queue.pairs().iter() {
-                pair.drive_awake();
-            }
+            queue.drive_pairs();
             if queue.datagrams.load(Ordering::Relaxed) > 0 {
                 queue.device.datagrams.drive();
             }

@@ -178,7 +178,7 @@ impl Datagrams {
 
     /// The same with all that takes time or depends on it, for the device's thread.
     pub(crate) fn serve(&self, device: &DeviceCore) -> Driven {
-        let mut driven = Driven { worked: false, next: self.find_peers(device) };
+        let mut driven = Driven { next: self.find_peers(device), ..Driven::default() };
         driven.join(self.take(&mut lock(&self.incoming)));
         for pair in self.pairs().values() {
             driven.join(pair.drive());
@@ -198,7 +198,7 @@ impl Datagrams {
         let mut driven = Driven::default();
         incoming.retain_mut(|sender| {
             let look = sender.look(self);
-            driven.join(Driven { worked: look.worked, next: look.next });
+            driven.join(Driven { worked: look.worked, next: look.next, ..Driven::default() });
             !look.over
         });
         driven

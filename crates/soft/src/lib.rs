@@ -60,6 +60,7 @@ mod datagrams;
 mod device;
 mod directory;
 mod domain;
+mod favourite;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;

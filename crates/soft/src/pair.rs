@@ -121,6 +121,8 @@ struct Recv {
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Driven {
     pub(crate) worked: bool,
+    /// Something came from another host.
+    pub(crate) came: bool,
     /// When there is something to do even if the peer does nothing.
     pub(crate) next: Option<Instant>,
 }
@@ -129,6 +131,7 @@ impl Driven {
     /// What this and another look gave together.
     pub(crate) fn join(&mut self, other: Driven) {
         self.worked |= other.worked;
+        self.came |= other.came;
         self.next = self.next.into_iter().chain(other.next).min();
     }
 }
@@ -243,12 +246,19 @@ impl Pair {
         self.drive_locked(&mut lock(&self.inner), clock)
     }
 
-    /// Does that for a program that polls, unless there is nothing.
+    /// Does that for a program that polls, unless there is nothing: whether something came from another host.
     #[inline]
-    pub(crate) fn drive_awake(&self) {
-        if !self.rest.is_on() {
-            self.drive(false);
+    pub(crate) fn drive_awake(&self) -> bool {
+        !self.rest.is_on() && self.drive(false).came
+    }
+
+    /// Does that although nothing is known to have come: whether something has.
+    pub(crate) fn drive_on_suspicion(&self) -> bool {
+        let mut inner = lock(&self.inner);
+        if let Some(Link::Far(far)) = &inner.link {
+            far.suspect();
         }
+        self.drive_locked(&mut inner, false).came
     }
 
     /// Does that, also what depends on time, unless there is nothing.
@@ -275,10 +285,11 @@ impl Pair {
     }
 
     fn drive_locked(&self, inner: &mut Inner, clock: bool) -> Driven {
+        let mut came = false;
         let mut worked = match &inner.link {
             None => return Driven::default(),
             Some(Link::Near(_)) => self.receive(inner) != Turn::Idle,
-            Some(Link::Far(_)) => self.drive_far(inner),
+            Some(Link::Far(_)) => self.drive_far(inner, &mut came),
         };
         let busy = !inner.sends.is_empty();
         if busy {
@@ -303,10 +314,10 @@ impl Pair {
             inner.looks = if worked { 0 } else { inner.looks + 1 };
             if (clock || inner.looks.is_multiple_of(LOOKS_PER_CLOCK)) && !inner.sends.is_empty() {
                 let next = self.look_at_clock(inner);
-                return Driven { worked, next: next.into_iter().chain(waits(inner)).min() };
+                return Driven { worked, came, next: next.into_iter().chain(waits(inner)).min() };
             }
         }
-        Driven { worked, next: waits(inner) }
+        Driven { worked, came, next: waits(inner) }
     }
 
     pub(crate) fn peer_works_on(&self, key: u32) -> bool {

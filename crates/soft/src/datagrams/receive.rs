@@ -291,10 +291,10 @@ impl UdPair {
         }
         let Some(until) = inner.receiving.early.front().map(|early| early.until) else { return Driven::default() };
         if Instant::now() < until {
-            return Driven { worked: false, next: Some(until) };
+            return Driven { next: Some(until), ..Driven::default() };
         }
         inner.receiving.lose_early(counts);
-        Driven { worked: true, next: None }
+        Driven { worked: true, ..Driven::default() }
     }
 }
 

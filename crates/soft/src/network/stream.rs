@@ -182,6 +182,11 @@ impl Stream {
         }
     }
 
+    /// Has the next look try to receive, though nothing was told.
+    pub(crate) fn suspect(&self) {
+        self.core.set(READABLE);
+    }
+
     /// False if there was nothing to be received when the set was [swept](super::Network::sweep) last.
     #[inline]
     pub(crate) fn is_readable(&self) -> bool {

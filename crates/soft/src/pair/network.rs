@@ -108,10 +108,12 @@ impl Pair {
         self.answer_call(inner);
     }
 
-    /// Does what can be done with a peer on another host but for what this side sends: whether there was anything.
-    pub(super) fn drive_far(&self, inner: &mut Inner) -> bool {
+    /// Does what can be done with a peer on another host but for what this side sends: whether there was anything, and whether
+    /// something `came`.
+    pub(super) fn drive_far(&self, inner: &mut Inner, came: &mut bool) -> bool {
         let mut worked = self.collect(inner);
-        worked |= self.receive_far(inner) != Turn::Idle;
+        *came = self.receive_far(inner) != Turn::Idle;
+        worked |= *came;
         worked |= self.flush(inner);
         worked |= self.answer(inner);
         worked

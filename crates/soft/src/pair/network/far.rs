@@ -399,6 +399,11 @@ impl Far {
         (self.unacknowledged(now) > 0).then(|| *self.late.get_or_insert_with(|| Instant::now() + LATE))
     }
 
+    /// Something may have come.
+    pub(in crate::pair) fn suspect(&self) {
+        self.stream.iter().for_each(Stream::suspect);
+    }
+
     #[inline]
     pub(in crate::pair) fn is_readable(&self) -> bool {
         self.stream.as_ref().is_none_or(Stream::is_readable)
