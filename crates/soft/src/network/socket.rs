@@ -117,6 +117,11 @@ pub(super) fn tune(tcp: &TcpStream) -> io::Result<()> {
     system::tune(tcp)
 }
 
+/// Has a connection that has carried something already go by rules that suit its path.
+pub(super) fn suit_path(tcp: &TcpStream) {
+    system::suit_path(tcp);
+}
+
 /// How long ago the peer's host has last answered, if it owes an answer: it was sent something that it has not acknowledged.
 /// `None` where the system does not say; there it ends the connection by itself.
 pub(super) fn owed(tcp: &TcpStream) -> Option<Duration> {

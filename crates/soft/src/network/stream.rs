@@ -107,6 +107,7 @@ impl Stream {
     /// Takes over a connection whose two sides have agreed. It is watched from now on.
     pub(super) fn new(line: Line, peer: SocketAddr, watch: &Arc<Watch>) -> io::Result<Stream> {
         let sealed = matches!(line, Line::Sealed(_));
+        socket::suit_path(line.tcp());
         let flags = AtomicU32::new(READABLE | WRITABLE);
         let core = Arc::new(Core { line, flags, why: OnceLock::new(), rest: OnceLock::new() });
         let token = watch.add(&core)?;

@@ -34,6 +34,8 @@ pub(super) fn tune(tcp: &TcpStream) -> io::Result<()> {
 
 pub(super) fn bind_late(_tcp: &TcpStream) {}
 
+pub(super) fn suit_path(_tcp: &TcpStream) {}
+
 pub(super) fn owed(_tcp: &TcpStream) -> Option<Duration> {
     None
 }
