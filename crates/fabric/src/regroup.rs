@@ -19,6 +19,7 @@ use fulmen_memory::RegionError;
 use crate::bootstrap::{LostRank, Regroup, RegroupError, Session, SessionError};
 use crate::fabric::{Inner, Started};
 use crate::hosts::Means;
+use crate::lanes::Lanes;
 use crate::liveness::Fate;
 use crate::{Fabric, Hosts, StartError, clock, muster};
 
@@ -102,7 +103,7 @@ impl Fabric {
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return Err(RegroupError::Busy.into()),
         };
-        inner.stop_here();
+        inner.stop_here(deadline);
         loop {
             let session = newest.as_ref().unwrap_or(&inner.session).regroup(how, clock::until(deadline))?;
             inner.retire();
@@ -163,10 +164,17 @@ impl Fabric {
 
 impl Inner {
     /// Ends all waits of this rank. The others are told by the coordinator, as soon as this rank asks.
-    fn stop_here(&self) {
+    fn stop_here(&self, deadline: Instant) {
+        let Lanes { life, parker, .. } = &*self.lanes;
         // Who goes on is decided by who reaches whom: what has broken here is said before this rank asks.
         self.lanes.pump_each();
-        self.lanes.life.end(Fate::Ended);
+        // Where nobody is lost, a call that is over here is so at the peers when what was sent to them has arrived.
+        let end = deadline.min(clock::after(self.options.farewell));
+        self.lanes.end();
+        while life.count() == 0 && self.lanes.is_leaving() && Instant::now() < end {
+            parker.park(Duration::from_millis(10), &mut || self.lanes.pump_all());
+        }
+        life.end(Fate::Ended);
     }
 
     /// Ends this generation here. See the [module](self). Once; by the thread that regroups.

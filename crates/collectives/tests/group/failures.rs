@@ -4,10 +4,11 @@ use std::sync::Barrier;
 use std::time::Duration;
 
 use fulmen_collectives::{CollectiveError, Complex64, Group, ReduceOp};
-use fulmen_fabric::FabricError;
-use fulmen_soft::Profile;
+use fulmen_fabric::{FabricError, Providers};
+use fulmen_soft::{Profile, SoftDevice};
+use fulmen_verbs::{FaultPlan, Faulty, Odds};
 
-use crate::ranks::start;
+use crate::ranks::{start, start_with};
 use crate::world::{Random, rounds, run, run_by_messages, run_group, run_over, run_over_hosts};
 
 /// Ranks that wait for one another in vain do so for this long.
@@ -322,6 +323,34 @@ fn a_rank_may_leave_as_soon_as_its_last_operation_is_over() {
         run_by_messages(3, body);
         run_over(Profile::Thunderbolt, 3, body);
     }
+}
+
+#[test]
+fn of_two_ranks_one_may_ask_for_the_next_group_as_soon_as_its_last_operation_is_over() {
+    let body = |group: &Group| {
+        let mut group = group.clone();
+        for cycle in 0..rounds(5) {
+            let mut data = vec![1u64; 500];
+            for call in 1..=3 {
+                group.all_reduce(&mut data, ReduceOp::Sum).unwrap_or_else(|error| panic!("cycle {cycle}: {error}"));
+                assert!(data.iter().all(|sum| *sum == 1 << call));
+            }
+            group = group.rejoin().unwrap();
+        }
+    };
+    run_group(2, body);
+    run_by_messages(2, body);
+    for profile in [Profile::Infiniband, Profile::Thunderbolt] {
+        run_over(profile, 2, body);
+        run_over_hosts(profile, 2, body);
+    }
+    // The other one may have got all, and not hear any more that what it sent has arrived.
+    let devices = |rank, node| {
+        let plan = FaultPlan { drop: Odds::one_in(3), ..FaultPlan::quiet(rank) };
+        let device = SoftDevice::open(&node, Profile::Thunderbolt).unwrap();
+        Providers { devices: vec![Faulty::new(device, plan)], ..Providers::default() }
+    };
+    start_with(2, false, |rank, node| devices(rank.into(), node), |fabric| body(&Group::new(fabric).unwrap()));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::liveness::{Victim, park, play as play_victim, say as say_aloud};
-use crate::world::{self, CARRIERS, Carrier, LONG, options};
+use crate::world::{self, CARRIERS, Carrier, LONG, eventually, options, released};
 use fulmen_fabric::{Fabric, FabricError, FabricOptions, Remote, RemoteKey, Rights, Shared};
 use fulmen_memory::{Block, Exposed, Region};
 use fulmen_soft::Profile;
@@ -715,15 +715,6 @@ fn victim() {
     }
 }
 
-/// Ends when it does, with a limit.
-fn eventually(what: &str, mut done: impl FnMut() -> bool) {
-    let end = Instant::now() + LONG;
-    while !done() {
-        assert!(Instant::now() < end, "{what} did not come");
-        thread::sleep(Duration::from_millis(2));
-    }
-}
-
 #[test]
 fn memory_that_a_stopped_peer_may_still_write_is_kept_until_it_cannot() {
     for carrier in [Carrier::Reach, Carrier::Device(Profile::Thunderbolt)] {
@@ -758,14 +749,7 @@ fn memory_that_a_stopped_peer_may_still_write_is_kept_until_it_cannot() {
             block = block.into_block().expect_err("rank 1 may still write it");
         }
         victim.signal(Signal::KILL);
-        let mut kept = Some(block);
-        eventually("the end of the quarantine", || match kept.take().unwrap().into_block() {
-            Ok(_) => true,
-            Err(still) => {
-                kept = Some(still);
-                false
-            }
-        });
+        released("the end of the quarantine", block);
     }
 }
 
@@ -782,14 +766,7 @@ fn memory_comes_back_when_a_stopped_peer_goes_on() {
         drop(shared);
         victim.signal(Signal::CONT);
         hear(&fabric, 1);
-        let mut kept = Some(memory);
-        eventually("the end of the quarantine", || match kept.take().unwrap().into_block() {
-            Ok(_) => true,
-            Err(still) => {
-                kept = Some(still);
-                false
-            }
-        });
+        released("the end of the quarantine", memory);
     }
 }
 

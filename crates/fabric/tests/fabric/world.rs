@@ -3,12 +3,13 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fulmen_fabric::bootstrap::{Heartbeat, Options};
 use fulmen_fabric::{
     Cables, Coordinator, Fabric, FabricOptions, Flow, JoinConfig, Providers, Secret, Session, StartError, Tcp,
 };
+use fulmen_memory::Exposed;
 use fulmen_reach::Node;
 use fulmen_soft::{NetworkOptions, Profile, SoftDevice, SoftOptions};
 use fulmen_trust::Identity;
@@ -186,4 +187,25 @@ pub fn cabled(profile: Profile, ranks: u32) -> Providers {
     let devices: Vec<_> = (0..ranks).map(|_| SoftDevice::open(&node, profile).unwrap()).collect();
     let cables = devices.iter().map(|device| vec![device.info().name.clone()]).collect();
     Providers { devices, cables: Some(Cables(cables)), ..Providers::default() }
+}
+
+/// Waits until this is so, with a limit.
+pub fn eventually(what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + LONG;
+    while !done() {
+        assert!(Instant::now() < end, "{what} did not come");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Waits until nobody has this memory any more.
+pub fn released(what: &str, memory: Exposed) {
+    let mut kept = Some(memory);
+    eventually(what, || match kept.take().unwrap().into_block() {
+        Ok(_) => true,
+        Err(still) => {
+            kept = Some(still);
+            false
+        }
+    });
 }
