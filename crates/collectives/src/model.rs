@@ -5,7 +5,7 @@
 
 use fulmen_fabric::model::{Cable, Host, Operation, Wire};
 
-use crate::messages::{HEADER, SHORT, block, goes_in_rounds, pieces, rounds, share};
+use crate::messages::{HEADER, SHORT, block, goes_in_rounds, is_exchanged_whole, pieces, rounds, share};
 
 /// What the ranks have.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -31,7 +31,7 @@ pub fn all_reduce_messages(bytes: usize, ranks: usize, rank: usize) -> Vec<Vec<u
     if bytes <= SHORT && goes_in_rounds(ranks, false) {
         return rounds(ranks).map(|(_, count)| vec![count * block(bytes)]).collect();
     }
-    if bytes <= SHORT {
+    if is_exchanged_whole(bytes, ranks) {
         return vec![vec![HEADER + bytes; others]];
     }
     let mut rounds = Vec::new();
@@ -65,10 +65,10 @@ pub fn all_reduce(bytes: usize, mesh: &Mesh) -> f64 {
     messages.sum::<f64>() + copy * touched(bytes, *ranks) as f64
 }
 
-/// Bytes that a rank copies or reads to reduce: its data into memory that is sent from, everybody's part of its share, the
-/// result into that memory, and the others' results out of it.
+/// Bytes that a rank copies or reads to reduce: its data into memory that is sent from, everybody's data, and the result; or of
+/// its share alone, the result into that memory, and the others' results out of it.
 fn touched(bytes: usize, ranks: usize) -> usize {
-    if bytes <= SHORT {
+    if is_exchanged_whole(bytes, ranks) {
         return bytes * (ranks + 2);
     }
     let share = bytes.div_ceil(ranks);
@@ -98,6 +98,13 @@ mod tests {
         // What a rank sends is in all twice the data, but for its own share.
         let sum: usize = all_reduce_messages(10 << 20, 4, 0).iter().flatten().sum();
         assert_eq!(sum, 24 * 3 + 2 * (10 << 20) * 3 / 4);
+    }
+
+    #[test]
+    fn few_ranks_exchange_more_in_one_round() {
+        assert_eq!(all_reduce_messages(16 << 10, 3, 1), [vec![24 + (16 << 10); 2]]);
+        assert_eq!(all_reduce_messages(100 << 10, 2, 1), [vec![24 + (100 << 10)]]);
+        assert_eq!(all_reduce_messages(256 << 10, 2, 1), [vec![24 + (128 << 10)], vec![128 << 10]]);
     }
 
     #[test]

@@ -2,8 +2,8 @@
 //!
 //! A call begins with a message from everybody to everybody: a header, which says what is called, and what the other rank
 //! needs first. What is short is all there. Longer ones follow in segments, so that the memory under way is bounded whatever
-//! the length: each rank reduces its share of a segment, in rank order, and sends the result to all. The next segment's
-//! data is on its way meanwhile, so that no way is waited for alone. Short calls of many ranks go in [`rounds`] instead, and all-reduces
+//! the length: of an all-reduce, each rank reduces its share of a segment, in rank order, and sends the result to all. The next
+//! segment's data is on its way meanwhile, so that no way is waited for alone. Short calls of many ranks go in [`rounds`] instead, and all-reduces
 //! that are a little longer by TCP pass on their [`shares`].
 //!
 //! Data passes through memory of the group, not the caller's: whatever happens, no message touches the caller's memory
@@ -44,8 +44,22 @@ pub(crate) const HEADER: usize = 24;
 /// Before each segment there is room for one, and segments stay aligned.
 const LEAD: usize = 64;
 
-/// The longest contribution of which everybody gets all: ranks reduce shares of longer ones for each other.
+/// The longest contribution of which everybody gets all, however many ranks there are: they reduce shares of longer ones for
+/// each other.
 pub(crate) const SHORT: usize = 4 << 10;
+
+/// Whether everybody gets all contributions to an all-reduce, and reduces them. Between two ranks, all of it is no more to send
+/// than shares and results, and among three half as much again, while nobody waits for another one to reduce. Shares pass
+/// through less memory, which counts more from some length on. Measured by TCP and, of two ranks, over software devices: of
+/// two, 128 KiB take a tenth less this way and 256 KiB more; of three, 16 KiB take a quarter less and 64 KiB a fifth more.
+pub(crate) fn is_exchanged_whole(bytes: usize, ranks: usize) -> bool {
+    let longest = match ranks {
+        ..=2 => 128 << 10,
+        3 => 16 << 10,
+        _ => SHORT,
+    };
+    bytes <= longest
+}
 
 /// Bytes of all ranks' segments together, of which a group has four times as many. However many ranks there are, they take
 /// no more.
@@ -66,7 +80,7 @@ const TEXT: usize = 256;
 const SEQUENCE: usize = 8;
 const POISON: usize = SEQUENCE + TEXT;
 
-/// The pieces of an all-reduce by messages, one after the other.
+/// The pieces of an all-reduce of which ranks reduce shares, one after the other.
 pub(crate) fn pieces(len: usize, ranks: usize) -> impl Iterator<Item = Range<usize>> {
     let step = ranks * segment(ranks);
     (0..len).step_by(step).map(move |start| start..(start + step).min(len))
@@ -171,7 +185,7 @@ impl Messages {
         }
         // The first piece travels with the headers.
         let mut first = true;
-        if call.kind == Kind::AllReduce && call.bytes() > SHORT {
+        if call.kind == Kind::AllReduce && !is_exchanged_whole(call.bytes(), self.size) {
             let mut results = None;
             for (half, piece) in halves().zip(pieces(call.bytes(), self.size)) {
                 let shares = self.start_shares(request, ongoing, half, &piece, first)?;
