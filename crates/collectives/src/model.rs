@@ -103,8 +103,8 @@ mod tests {
     #[test]
     fn few_ranks_exchange_more_in_one_round() {
         assert_eq!(all_reduce_messages(16 << 10, 3, 1), [vec![24 + (16 << 10); 2]]);
-        assert_eq!(all_reduce_messages(100 << 10, 2, 1), [vec![24 + (100 << 10)]]);
-        assert_eq!(all_reduce_messages(256 << 10, 2, 1), [vec![24 + (128 << 10)], vec![128 << 10]]);
+        assert_eq!(all_reduce_messages(256 << 10, 2, 1), [vec![24 + (256 << 10)]]);
+        assert_eq!(all_reduce_messages(512 << 10, 2, 1), [vec![24 + (256 << 10)], vec![256 << 10]]);
     }
 
     #[test]

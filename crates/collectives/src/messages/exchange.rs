@@ -77,11 +77,16 @@ impl<'a> Exchange<'a> {
         Ok(())
     }
 
-    /// Waits until everything has come, of the lengths that were expected, and gone.
-    pub(super) fn finish_exact(self, ongoing: &mut Ongoing<'_>) -> Result<(), CollectiveError> {
+    /// Has what goes of another exchange go in this one.
+    pub(super) fn adopt(&mut self, mut other: Exchange<'_>) {
+        self.pending.append(&mut other.pending);
+    }
+
+    /// Waits until everything has come, of the lengths that were expected. What goes goes on.
+    pub(super) fn receive_all_exact(&mut self, ongoing: &mut Ongoing<'_>) -> Result<(), CollectiveError> {
         let expected: Vec<_> =
             self.pending.iter().filter_map(|pending| Some((pending.peer, pending.expected?))).collect();
-        let lens = self.finish(ongoing)?;
+        let lens = self.receive_all(ongoing)?;
         for (peer, expected) in expected {
             if lens[peer] != expected {
                 return Err(disagreed(ongoing, peer, lens[peer], expected));
@@ -90,10 +95,15 @@ impl<'a> Exchange<'a> {
         Ok(())
     }
 
-    /// Waits until everything has come and gone. Returns the lengths of what came, by rank.
-    pub(super) fn finish(mut self, ongoing: &mut Ongoing<'_>) -> Result<Vec<usize>, CollectiveError> {
-        self.wait(ongoing, |_| true)?;
-        Ok(self.lens)
+    /// Waits until everything has come. Returns the lengths of what came, by rank. What goes goes on.
+    pub(super) fn receive_all(&mut self, ongoing: &mut Ongoing<'_>) -> Result<&[usize], CollectiveError> {
+        self.wait(ongoing, |pending| pending.expected.is_some())?;
+        Ok(&self.lens)
+    }
+
+    /// Waits until everything has come and gone.
+    pub(super) fn finish(mut self, ongoing: &mut Ongoing<'_>) -> Result<(), CollectiveError> {
+        self.wait(ongoing, |_| true)
     }
 
     /// Waits until everything has come, from this rank as many bytes as expected. What goes goes on.
@@ -109,8 +119,7 @@ impl<'a> Exchange<'a> {
 
     /// Waits until everything has come, and returns the bytes that came from a rank. What goes goes on.
     pub(super) fn receive(&mut self, peer: usize, ongoing: &mut Ongoing<'_>) -> Result<usize, CollectiveError> {
-        self.wait(ongoing, |pending| pending.expected.is_some())?;
-        Ok(self.lens[peer])
+        Ok(self.receive_all(ongoing)?[peer])
     }
 
     /// Waits until nothing is pending of what `awaited` chooses.
