@@ -28,7 +28,8 @@ pub struct FabricOptions {
     /// How much a link carries at once.
     pub flow: Flow,
     /// How long a rank that leaves waits for sends whose handles were dropped before they ended, and for what it sent over
-    /// devices that promise nothing to be acknowledged: 2 s.
+    /// devices that promise nothing to be acknowledged: 2 s. As long, one that [regroups](crate::Fabric::regroup) while nobody
+    /// is lost waits for what it sent to arrive.
     pub farewell: Duration,
     /// Whether everything that goes to another rank carries a checksum, and is refused if it is wrong: no, or yes if
     /// `FULMEN_VERIFY_DATA` is `1`. Frames over devices that promise nothing are always checked. Nothing is sent, and so

@@ -3,8 +3,8 @@
 //! A call begins with a message from everybody to everybody: a header, which says what is called, and what the other rank
 //! needs first. What is short is all there. Longer ones follow in segments, so that the memory under way is bounded whatever
 //! the length: of an all-reduce, each rank reduces its share of a segment, in rank order, and sends the result to all. The next
-//! segment's data is on its way meanwhile, so that no way is waited for alone. Short calls of many ranks go in [`rounds`] instead, and all-reduces
-//! that are a little longer by TCP pass on their [`shares`].
+//! segment's data is on its way meanwhile, so that no way is waited for alone. Short calls of many ranks go in [`rounds`]
+//! instead, and all-reduces that are a little longer by TCP pass on their [`shares`].
 //!
 //! Data passes through memory of the group, not the caller's: whatever happens, no message touches the caller's memory
 //! once a call has returned. A rank that fails tells all others, which look for that whenever they wait.
