@@ -194,7 +194,7 @@ impl World {
     pub fn hear(&mut self, id: u64, message: ToCoordinator, body: Vec<u8>) -> Result<(), Violation> {
         match message {
             ToCoordinator::Join { .. } => return Err(Violation("asked for a second seat")),
-            ToCoordinator::Pong => {}
+            ToCoordinator::Pong => self.shows_life(id),
             ToCoordinator::Goodbye => self.leave(id),
             ToCoordinator::Regroup { attempt, how } => return self.ask(id, attempt, how),
             ToCoordinator::GiveUpRegroup { attempt } => self.give_up_regroup(id, attempt),
@@ -289,7 +289,7 @@ impl World {
     fn leave(&mut self, id: u64) {
         let Some(Client { rank: seat, .. }) = self.clients.remove(&id) else { return };
         let at = &mut self.seats[seat as usize];
-        at.candidate = at.candidate.filter(|&candidate| candidate != id);
+        at.candidate.take_if(|candidate| *candidate == id);
         if at.place == Place::Taken(id) {
             at.place = Place::Left;
             if let Ok(rank) = self.members.binary_search(&seat) {

@@ -43,11 +43,28 @@ impl World {
         } else if let Some(holder) = self.holder(seat) {
             self.answer(id, attempt, NotFormed::Replaced { holder });
         } else {
-            self.seats[seat as usize].candidate = Some(id);
+            // It was given up on, and this may be the last that it said, which the network kept until now.
             self.set_ask(id, Some(Ask { attempt, how }));
+            self.send(id, ToRank::Ping);
         }
         self.look();
         Ok(())
+    }
+
+    /// A rank has shown that it lives: if it was left behind and asks for its seat, it waits for it from now on.
+    pub(super) fn shows_life(&mut self, id: u64) {
+        let Some(&Client { rank, ask: Some(Ask { attempt, .. }), .. }) = self.clients.get(&id) else { return };
+        let seat = &self.seats[rank as usize];
+        if seat.place == Place::Taken(id) || seat.candidate == Some(id) {
+            return;
+        }
+        if let Some(holder) = self.holder(rank) {
+            self.set_ask(id, None);
+            self.answer(id, attempt, NotFormed::Replaced { holder });
+        } else {
+            self.seats[rank as usize].candidate = Some(id);
+            self.look();
+        }
     }
 
     /// Answers a rank that is no member, or none any more: the others go on without it.
@@ -79,7 +96,7 @@ impl World {
         if self.seats[by as usize].place == Place::Taken(id) {
             self.answer_all(why);
         } else {
-            self.seats[by as usize].candidate = None;
+            self.seats[by as usize].candidate.take_if(|candidate| *candidate == id);
             self.set_ask(id, None);
             self.answer(id, attempt, why);
         }

@@ -16,6 +16,8 @@ enum Act {
     Leave(usize),
     Kill(usize),
     Stop(usize),
+    /// It answers a ping.
+    Pong(usize),
     Fate(usize),
     Cut(usize, u32),
     Ask(usize, Regroup),
@@ -35,6 +37,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
         1 => who().prop_map(Act::Leave),
         2 => who().prop_map(Act::Kill),
         2 => who().prop_map(Act::Stop),
+        3 => who().prop_map(Act::Pong),
         3 => who().prop_map(Act::Fate),
         3 => (who(), 0..SIZE).prop_map(|(who, other)| Act::Cut(who, other)),
         6 => (who(), how()).prop_map(|(who, how)| Act::Ask(who, how)),
@@ -58,6 +61,9 @@ struct Process {
     failed: bool,
     attempts: u64,
     asking: Option<u64>,
+    pinged: bool,
+    /// It was given up on, and has not been heard since.
+    silent: bool,
     /// Its connection is gone, but the world has not heard whether it ended.
     dying: bool,
     /// It was hung up on, and may live.
@@ -94,6 +100,7 @@ impl Model {
             | Act::Leave(who)
             | Act::Kill(who)
             | Act::Stop(who)
+            | Act::Pong(who)
             | Act::Cut(who, _)
             | Act::Ask(who, _)
             | Act::GiveUpRegroup(who)
@@ -158,10 +165,15 @@ impl Model {
             }
             Act::Stop(who) => {
                 // One that waits for a seat is hung up on.
-                if !world.lose(who as u64, LossCause::Silent(1)) {
-                    processes[who].hung_up = true;
-                }
+                let kept = world.lose(who as u64, LossCause::Silent(1));
+                (processes[who].hung_up, processes[who].silent) = (!kept, kept);
                 world.fate(who as u64, false);
+            }
+            Act::Pong(who) => {
+                if std::mem::take(&mut processes[who].pinged) {
+                    processes[who].silent = false;
+                    world.hear(who as u64, ToCoordinator::Pong, Vec::new()).unwrap();
+                }
             }
             Act::Cut(who, other) => {
                 if let Some((generation, rank)) = processes[who].generation
@@ -248,6 +260,7 @@ impl Model {
                     }
                     ToRank::Formed(formed) => {
                         prop_assert!(process.asking.take().is_some(), "{id} did not ask");
+                        prop_assert!(!process.silent, "{id} may be gone");
                         let rank = formed.members.binary_search(&process.rank).expect("a member") as u32;
                         process.past.extend(process.generation.map(|(generation, _)| generation));
                         process.generation = Some((formed.generation, rank));
@@ -262,7 +275,8 @@ impl Model {
                         partitioned |= member && matches!(why, NotFormed::Partitioned { .. });
                     }
                     ToRank::Ready | ToRank::Cut { .. } => {}
-                    ToRank::Refused(_) | ToRank::Ping | ToRank::EndsWith { .. } => prop_assert!(false, "{message:?}"),
+                    ToRank::Ping => process.pinged = true,
+                    ToRank::Refused(_) | ToRank::EndsWith { .. } => prop_assert!(false, "{message:?}"),
                 }
             }
         }

@@ -47,6 +47,13 @@ pub(super) fn ask(world: &mut World, id: u64, attempt: u64, how: Regroup) {
     world.hear(id, ToCoordinator::Regroup { attempt, how }, Vec::new()).unwrap();
 }
 
+/// It asks, and answers when it is asked whether it lives.
+fn ask_alive(world: &mut World, id: u64, attempt: u64) {
+    ask(world, id, attempt, Regroup::Everybody);
+    assert_eq!(told(world, id), [ToRank::Ping]);
+    world.hear(id, ToCoordinator::Pong, Vec::new()).unwrap();
+}
+
 pub(super) fn goodbye(world: &mut World, id: u64) {
     world.hear(id, ToCoordinator::Goodbye, Vec::new()).unwrap();
 }
@@ -208,9 +215,11 @@ fn ranks_that_are_cut_off_are_told_which_side_goes_on() {
     ask(&mut world, 0, 2, Regroup::Survivors);
     let why = NotFormed::Partitioned { with: vec![0], without: vec![2, 3, 4] };
     assert_eq!(refused(&told(&mut world, 0)), Some(&why));
-    for id in 0..5 {
-        ask(&mut world, id, 3, Regroup::Everybody);
+    for id in 2..5 {
+        ask(&mut world, id, 2, Regroup::Everybody);
     }
+    ask_alive(&mut world, 0, 3);
+    ask_alive(&mut world, 1, 2);
     let new = formed(&told(&mut world, 1)).unwrap().clone();
     assert_eq!((new.members, new.failed, new.may_live), (vec![0, 1, 2, 3, 4], vec![], vec![]));
 }
@@ -293,7 +302,7 @@ fn a_stopped_process_finds_itself_lost_and_may_come_back_unless_it_was_replaced(
     sent(&mut world);
     contribute(&mut world, 2, 0, Round::Barrier, &[]).unwrap();
     assert!(sent(&mut world).is_empty(), "it is no member");
-    ask(&mut world, 2, 1, Regroup::Everybody);
+    ask_alive(&mut world, 2, 1);
     // While it waits for its seat, nobody else gets it.
     assert!(matches!(world.join(102, 2, 3, 55, 1000), Err(Refusal::DuplicateRank { holder: 102, .. })));
     world.hear(2, ToCoordinator::GiveUpRegroup { attempt: 1 }, Vec::new()).unwrap();
@@ -302,11 +311,36 @@ fn a_stopped_process_finds_itself_lost_and_may_come_back_unless_it_was_replaced(
     ask(&mut world, 2, 2, Regroup::Everybody);
     assert_eq!(refused(&told(&mut world, 2)), Some(&NotFormed::Replaced { holder: 55 }));
     goodbye(&mut world, 102);
-    ask(&mut world, 2, 3, Regroup::Everybody);
+    ask_alive(&mut world, 2, 3);
     for id in [0, 1] {
         ask(&mut world, id, 2, Regroup::Everybody);
     }
     assert_eq!(formed(&told(&mut world, 2)).unwrap().members, [0, 1, 2]);
+}
+
+#[test]
+fn what_a_lost_process_said_before_it_ended_takes_no_seat() {
+    let mut world = full(3);
+    stop(&mut world, 2);
+    for id in [0, 1] {
+        ask(&mut world, id, 1, Regroup::Everybody);
+    }
+    // A network that was broken brings all that it said, although it has ended long since.
+    ask(&mut world, 2, 1, Regroup::Everybody);
+    assert!(formed(&told(&mut world, 0)).is_none(), "nobody knows whether it lives");
+    goodbye(&mut world, 2);
+    world.join(102, 2, 3, 55, 1000).unwrap();
+    let new = formed(&told(&mut world, 102)).unwrap().clone();
+    let failed: Vec<u32> = new.failed.iter().map(|lost| lost.rank).collect();
+    assert_eq!((new.members, failed), (vec![0, 1, 2], vec![2]));
+    // One that lives, but comes after its successor.
+    let mut world = full(3);
+    stop(&mut world, 2);
+    ask(&mut world, 2, 1, Regroup::Everybody);
+    world.join(102, 2, 3, 55, 1000).unwrap();
+    sent(&mut world);
+    world.hear(2, ToCoordinator::Pong, Vec::new()).unwrap();
+    assert_eq!(refused(&told(&mut world, 2)), Some(&NotFormed::Replaced { holder: 55 }));
 }
 
 #[test]
