@@ -347,7 +347,10 @@ impl Lanes {
     pub(crate) fn fail(&self, rank: u32, lane: &mut Lane, Broken(problem): Broken) {
         let loss = if lane.wire.is_given_up() { Loss::GaveUp } else { Loss::Broken(problem) };
         lane.sever();
-        self.life.lose(rank, loss);
+        match lane.link.has_heard() {
+            true => self.life.lose(rank, loss),
+            false => self.life.lose_unheard(rank, loss),
+        }
     }
 
     /// Moves all lanes on that nobody else is at: true if anything moved. What carries them is asked once for all: each

@@ -87,6 +87,8 @@ struct Lost {
     rank: u32,
     loss: Loss,
     at: Instant,
+    /// Whether the rank would have said goodbye over its link: something had come over that.
+    heard: bool,
 }
 
 impl Life {
@@ -107,6 +109,16 @@ impl Life {
     /// Notes a loss, the first of a rank only, and wakes whoever waits. That a process has ended, or is lost to the
     /// coordinator, also explains why the link to it broke before; a goodbye explains why it has ended.
     pub(crate) fn lose(&self, rank: u32, loss: Loss) {
+        self.note_loss(rank, loss, true);
+    }
+
+    /// As [`Life::lose`], of a link that broke before anything came over it: the peer may have left without a word over
+    /// that, and be heard to say goodbye to the coordinator only now.
+    pub(crate) fn lose_unheard(&self, rank: u32, loss: Loss) {
+        self.note_loss(rank, loss, false);
+    }
+
+    fn note_loss(&self, rank: u32, loss: Loss, heard: bool) {
         if rank >= self.size {
             return;
         }
@@ -132,7 +144,7 @@ impl Life {
         if is_death(&loss) {
             self.explained.notify_all();
         }
-        known.lost.push(Lost { rank, loss, at: Instant::now() });
+        known.lost.push(Lost { rank, loss, at: Instant::now(), heard });
         self.count.fetch_add(1, Ordering::Release);
         // Before anybody can see the loss, and ask for a new generation: whoever decides on that has heard of it by then. What
         // is said of a generation that is over, whose links are taken down by all, is nobody's concern.
@@ -149,9 +161,10 @@ impl Life {
         let mut known = self.lock();
         known.left.push((rank, Instant::now()));
         self.departures.fetch_add(1, Ordering::Release);
-        // It went while something was on its way to it.
-        let broken = known.lost.iter_mut().find(|lost| lost.rank == rank && matches!(lost.loss, Loss::Broken(_)));
-        if let Some(lost) = broken {
+        // It went while the first word was on its way to it. Where it would have said goodbye over its link, that broke
+        // before, and it leaves because of that: the cause stands.
+        let unheard = |lost: &&mut Lost| lost.rank == rank && matches!(lost.loss, Loss::Broken(_)) && !lost.heard;
+        if let Some(lost) = known.lost.iter_mut().find(unheard) {
             lost.loss = Loss::Left;
             self.explained.notify_all();
         }
@@ -349,6 +362,23 @@ mod tests {
         assert_eq!(life.cause(0), lost(0, Loss::GaveUp), "nobody has died");
         life.lose(3, Loss::Ended);
         assert_eq!(life.cause(0), lost(0, Loss::GaveUp), "that came much later");
+    }
+
+    #[test]
+    fn a_goodbye_after_a_link_broke_explains_only_links_without_a_goodbye_of_their_own() {
+        let life = Life::new(4, Box::new(Deaf));
+        let broken = |cause: &str| Loss::Broken(cause.into());
+        life.lose(1, broken("a bad frame"));
+        life.leave(1);
+        assert_eq!(life.loss(1), Some(broken("a bad frame")), "it left because of that");
+        life.lose_unheard(2, broken("no answer"));
+        life.leave(2);
+        assert_eq!(life.loss(2), Some(Loss::Left));
+        // It had left before.
+        life.leave(3);
+        life.lose(3, broken("no answer"));
+        assert_eq!(life.loss(3), Some(Loss::Left));
+        assert_eq!(life.count(), 3);
     }
 
     #[test]

@@ -80,6 +80,24 @@ fn start_over(size: u32, given: &FabricOptions, providers: fn(Node) -> Providers
     ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
 }
 
+/// The other end leaves because of it, within the time that an error waits for a better cause.
+#[test]
+fn what_broke_a_link_is_told_although_the_other_end_has_left_by_then() {
+    let mut ranks = start(2);
+    let (one, _node) = ranks.pop().unwrap();
+    let zero = &ranks[0].0;
+    let life = &zero.inner.lanes.life;
+    life.lose(1, Loss::Broken("a bad frame".into()));
+    let error = one.recv_bytes(0, 1, &mut [0], LONG).unwrap_err();
+    assert!(matches!(&error, FabricError::PeerLost { rank: 0, cause: Loss::GaveUp, .. }), "{error}");
+    drop(one);
+    while !life.has_left_for(1, Duration::ZERO) {
+        thread::sleep(Duration::from_millis(1));
+    }
+    let error = zero.recv_bytes(1, 1, &mut [0], LONG).unwrap_err();
+    assert!(matches!(&error, FabricError::PeerLost { rank: 1, cause: Loss::Broken(_), .. }), "{error}");
+}
+
 #[test]
 fn a_broken_link_is_a_loss_to_its_two_ends_alone() {
     let ranks = start(3);

@@ -390,6 +390,11 @@ impl Link {
         self.closing = true;
     }
 
+    /// Whether any frame has come.
+    pub(crate) fn has_heard(&self) -> bool {
+        self.next_in > 0
+    }
+
     /// Whether the peer has closed its end. What it sent before can still be received.
     #[must_use]
     pub fn peer_left(&self) -> bool {
