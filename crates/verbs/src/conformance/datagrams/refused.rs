@@ -105,9 +105,17 @@ pub(super) fn flushes(bed: &Bed) -> Outcome {
     let back = handle_for(&rig.b, &rig.a)?;
     rig.b.post(3, to(&back, &rig.a), 0..64)?;
     check_status(&rig.b_sent()?, 3, CompletionStatus::Flushed)?;
-    // What comes for it is dropped.
-    rig.a.post(4, to(&handle, &rig.b), 0..64)?;
-    check_done(&rig.a_sent()?, 4, CompletionOpcode::Send)?;
+    // What comes for it is dropped. That it has come is known when the next message to its device has.
+    let neighbour = Side::new(&rig.b.device, bed, &Setup::default())?;
+    ready(&neighbour, QKEY)?;
+    neighbour.recv_range(40, 0..HEAD + 64)?;
+    for (wr_id, side) in [(4, &rig.b), (40, &neighbour)] {
+        rig.a.post(wr_id, to(&handle, side), 0..64)?;
+    }
+    for wr_id in [4, 40] {
+        check_done(&rig.a_sent()?, wr_id, CompletionOpcode::Send)?;
+    }
+    check_taken(&Watch::new([neighbour.recv_cq.clone()]).next(0)?, 40, 64, &rig.a)?;
     rig.b.qp.modify(&Transition::Reset)?;
     rig.b.qp.modify(&Transition::DatagramInit { port: rig.b.port, qkey: QKEY })?;
     rig.b.recv_range(5, 0..HEAD + 64)?;
