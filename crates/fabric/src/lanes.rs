@@ -42,6 +42,8 @@ pub(crate) enum CopyError {
 pub(crate) struct Lane {
     pub(crate) link: Link,
     pub(crate) wire: Box<dyn Wire>,
+    /// What carries it was to be opened on first use.
+    on_first_use: bool,
     /// The losses that were known when this lane was last looked after.
     losses: u32,
     /// Nothing moved then, and nobody was at it since.
@@ -50,7 +52,8 @@ pub(crate) struct Lane {
 
 impl Lane {
     pub(crate) fn new(link: Link, wire: Box<dyn Wire>) -> Lane {
-        Lane { link, wire, losses: 0, rests: false }
+        let on_first_use = wire.is_dormant();
+        Lane { link, wire, on_first_use, losses: 0, rests: false }
     }
 
     /// Whether nothing is to be done for it: nothing moved when it was looked after, and nothing has come since.
@@ -347,9 +350,9 @@ impl Lanes {
     pub(crate) fn fail(&self, rank: u32, lane: &mut Lane, Broken(problem): Broken) {
         let loss = if lane.wire.is_given_up() { Loss::GaveUp } else { Loss::Broken(problem) };
         lane.sever();
-        match lane.link.has_heard() {
-            true => self.life.lose(rank, loss),
-            false => self.life.lose_unheard(rank, loss),
+        match lane.on_first_use && !lane.link.has_heard() {
+            true => self.life.lose_unheard(rank, loss),
+            false => self.life.lose(rank, loss),
         }
     }
 

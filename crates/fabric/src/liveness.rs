@@ -112,8 +112,8 @@ impl Life {
         self.note_loss(rank, loss, true);
     }
 
-    /// As [`Life::lose`], of a link that broke before anything came over it: the peer may have left without a word over
-    /// that, and be heard to say goodbye to the coordinator only now.
+    /// As [`Life::lose`], of a link that is opened on first use and broke before anything came over it: the peer may have left
+    /// without a word over that, and be heard to say goodbye to the coordinator only now.
     pub(crate) fn lose_unheard(&self, rank: u32, loss: Loss) {
         self.note_loss(rank, loss, false);
     }

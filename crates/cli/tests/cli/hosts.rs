@@ -205,7 +205,7 @@ fn what_is_no_fulmen_is_told() {
         refused(&fake.ranks(&["--hosts", "b"], "echo started").end(), code, parts);
     };
     refuse("echo This account is closed.", 2, &["host b", "no fulmen answers", "This account is closed."]);
-    refuse("yes nonsense | head -c 200000; sleep 1000", 2, &["no fulmen answers", "nonsense"]);
+    refuse("exec yes nonsense", 2, &["no fulmen answers", "nonsense"]);
     refuse("exit 3", 255, &["host b: ssh ended with code 3 before fulmen answered"]);
     refuse("kill -KILL $$", 255, &["host b: ssh was ended by SIGKILL"]);
     let fake = Fake::new(WORKS);

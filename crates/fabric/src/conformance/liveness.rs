@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::PATIENCE;
 use super::case::{Case, Outcome, ensure, ensure_eq, ensure_error};
@@ -14,6 +14,8 @@ use crate::{FabricError, Loss, On};
 pub(super) const CASES: &[Case] = &[
     Case::new("liveness: what was sent before a goodbye arrives", 2, last_words),
     Case::new("liveness: a goodbye ends every wait on the rank and no other", 3, goodbye),
+    Case::new("liveness: whoever sends to a rank that leaves hears that it has left", 2, left_midway),
+    Case::new("liveness: so does whoever sends to it for the first time", 2, left_at_first),
     Case::new("liveness: a death ends a receive", 2, dead_sender),
     Case::new("liveness: a death ends a receive in the middle of a message", 2, dead_midway),
     Case::new("liveness: a death ends a send", 2, dead_receiver),
@@ -80,6 +82,30 @@ fn goodbye(seat: &mut Seat<'_>) -> Outcome {
     let wait = seat.wait("other", &[other], Duration::from_millis(50), || Poll::<()>::Pending);
     ensure_error!(wait, FabricError::TimedOut { op: "other", .. }, "a wait on a rank that is there");
     goes_on(seat, other)
+}
+
+fn left_midway(seat: &mut Seat<'_>) -> Outcome {
+    let other = seat.other();
+    goes_on(seat, other)?;
+    left_at_first(seat)
+}
+
+fn left_at_first(seat: &mut Seat<'_>) -> Outcome {
+    if seat.rank == 1 {
+        seat.leave();
+        return Ok(());
+    }
+    // How long they are taken is luck: until the link says that it is over.
+    let end = Instant::now() + PATIENCE;
+    let mut sent = seat.send_bytes(1, 1, &[1; 64], PATIENCE);
+    while sent.is_ok() && Instant::now() < end {
+        sent = seat.send_bytes(1, 1, &[1; 64], PATIENCE);
+    }
+    ensure_lost(sent, seat, "send", 1)?;
+    // It may leave before this rank has taken what it sent.
+    let loss = seat.loss(1);
+    ensure!(matches!(loss, Some(Loss::Left | Loss::Ended | Loss::GaveUp)), "a goodbye is {loss:?}");
+    Ok(())
 }
 
 fn dead_sender(seat: &mut Seat<'_>) -> Outcome {
