@@ -2,11 +2,12 @@
 
 use std::{fmt, str::FromStr};
 
-/// An operation. `bytes` of a case counts as nccl-tests does: of p2p and one-sided operations one way; of all-reduce and broadcast a rank's data;
+/// An operation. `bytes` of a case counts as nccl-tests does: of p2p, streams and one-sided operations one way; of all-reduce and broadcast a rank's data;
 /// of all-gather what each rank gets in all; of reduce-scatter what each rank gives in all; of a barrier nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     P2p,
+    Stream,
     AllReduce,
     AllGather,
     ReduceScatter,
@@ -20,8 +21,9 @@ pub enum Op {
 }
 
 impl Op {
-    pub const ALL: [Op; 11] = [
+    pub const ALL: [Op; 12] = [
         Op::P2p,
+        Op::Stream,
         Op::AllReduce,
         Op::AllGather,
         Op::ReduceScatter,
@@ -37,6 +39,7 @@ impl Op {
     pub fn name(self) -> &'static str {
         match self {
             Op::P2p => "p2p",
+            Op::Stream => "stream",
             Op::AllReduce => "all-reduce",
             Op::AllGather => "all-gather",
             Op::ReduceScatter => "reduce-scatter",
@@ -53,6 +56,11 @@ impl Op {
     /// Whether a rank works on another's memory by itself.
     pub fn is_one_sided(self) -> bool {
         matches!(self, Op::Put | Op::Get | Op::PutLatency | Op::FetchAdd | Op::CompareSwap)
+    }
+
+    /// Whether the floor has it.
+    pub fn has_floor(self) -> bool {
+        !self.is_one_sided() && self != Op::Stream
     }
 
     /// Whether its size is given by what it is: none, or a word.

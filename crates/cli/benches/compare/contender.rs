@@ -74,13 +74,14 @@ impl Contender {
         matches!(self.kind, Kind::Mpi { .. } | Kind::Ucx(_))
     }
 
-    /// Whether there is something to compare: the floor and the MPI program have no one-sided operations, UCX's benchmark has
-    /// nothing else that is measured here.
+    /// Whether there is something to compare: the floor and the MPI program have no one-sided operations, the floor no stream
+    /// of messages either, and UCX's benchmark has nothing else that is measured here.
     pub fn takes_part(&self, op: Op) -> bool {
         match self.kind {
             Kind::Fulmen { .. } => true,
             Kind::Ucx(_) => op.is_one_sided(),
-            Kind::Floor(_) | Kind::Mpi { .. } => !op.is_one_sided(),
+            Kind::Mpi { .. } => !op.is_one_sided(),
+            Kind::Floor(_) => op.has_floor(),
         }
     }
 
@@ -100,8 +101,12 @@ impl Contender {
             Kind::Fulmen { program, arguments } => {
                 for size in sizes {
                     let mut command = Command::new(program);
-                    // A round trip's half is what `fulmen bench` calls latency.
-                    let name = if op == Op::P2p { "latency" } else { op.name() };
+                    // A round trip's half is what `fulmen bench` calls latency, and a stream is what shows bandwidth.
+                    let name = match op {
+                        Op::P2p => "latency",
+                        Op::Stream => "bandwidth",
+                        _ => op.name(),
+                    };
                     command.args(["bench", name, "-n", &ranks, "--dtype", "f32", "--memory", memory.name(), "--json"]);
                     command.args(*arguments);
                     if !op.has_one_size() {

@@ -15,8 +15,10 @@
 //! - A *sample* is the time per call of a batch of about 100 µs (one call, where a call is longer), taken between barriers; the
 //!   slowest rank's time counts. The time of a case is the median of its samples; their number follows from a time budget. Before,
 //!   the case is warmed up, and its result is checked before and after: a wrong element ends the benchmark.
-//! - p2p is half of a round trip between ranks 0 and 1, from one buffer into another. Broadcast works in place, the other
-//!   collectives from one buffer into another; f32, sum. Sizes and bus bandwidths follow nccl-tests ([`case::Op`]).
+//! - p2p is half of a round trip between ranks 0 and 1, from one buffer into another; a stream is many messages from rank 0 to
+//!   rank 1, 32 of them under way, until the receiver has said that all arrived, and its time that of one. Broadcast works in
+//!   place, the other collectives from one buffer into another; f32, sum. Sizes and bus bandwidths follow nccl-tests
+//!   ([`case::Op`]).
 //! - The floor and the peers' program (`../peers/mpi.c`) are written to these definitions here; Fulmen's figures come from
 //!   `fulmen bench OP --json`, which is written to them too.
 //! - One-sided operations (put, get, put-latency, fetch-add, compare-swap) have no floor; their peer is UCX ([`ucx`]).

@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MAX_SAMPLES = 4000, FEWEST = 7, TRIALS = 5, LIFETIME_SECONDS = 300 };
+enum { MAX_SAMPLES = 4000, FEWEST = 7, TRIALS = 5, STREAM = 32, LIFETIME_SECONDS = 300 };
 
 static int rank, ranks;
 static float *in, *out;
@@ -27,6 +27,24 @@ static void p2p(int words) {  // a round trip
     MPI_Recv(out, words, MPI_FLOAT, 0, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
     MPI_Send(in, words, MPI_FLOAT, 0, 0, MPI_COMM_WORLD);
   }
+}
+
+// STREAM messages one way, and a word back when all have come.
+static void stream(int words) {
+  MPI_Request pending[STREAM];
+  char done = 0;
+  if (rank > 1) return;
+  for (int i = 0; i < STREAM; i++) {
+    if (rank == 0)
+      MPI_Isend(in, words, MPI_FLOAT, 1, 0, MPI_COMM_WORLD, &pending[i]);
+    else
+      MPI_Irecv(out, words, MPI_FLOAT, 0, 0, MPI_COMM_WORLD, &pending[i]);
+  }
+  MPI_Waitall(STREAM, pending, MPI_STATUSES_IGNORE);
+  if (rank == 0)
+    MPI_Recv(&done, 1, MPI_CHAR, 1, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+  else
+    MPI_Send(&done, 1, MPI_CHAR, 0, 1, MPI_COMM_WORLD);
 }
 
 static void all_reduce(int words) {
@@ -54,6 +72,7 @@ static const struct op {
   const char *name;
   void (*call)(int words);
 } ops[] = {{"p2p", p2p},
+           {"stream", stream},
            {"all-reduce", all_reduce},
            {"all-gather", all_gather},
            {"reduce-scatter", reduce_scatter},
@@ -68,6 +87,7 @@ static float sum(int i) { return (float)(ranks * (ranks + 1) / 2 * (i % 64)); }
 static float expected(const struct op *op, int words, int i) {
   int share = words / ranks;
   if (op->call == p2p && rank < 2) return given(1 - rank, i);
+  if (op->call == stream && rank == 1) return given(0, i);
   if (op->call == all_reduce) return sum(i);
   if (op->call == all_gather) return given(i / share, i % share);
   if (op->call == reduce_scatter && i < share) return sum(rank * share + i);
@@ -136,7 +156,7 @@ static void measure(const struct op *op, const char *memory, size_t bytes, doubl
   wrong += check(op, words);
   if (rank) return;
   qsort(sample, n, sizeof *sample, ascending);
-  double per_call = op->call == p2p ? 2 : 1, factor = 1;
+  double per_call = op->call == p2p ? 2 : op->call == stream ? STREAM : 1, factor = 1;
   if (op->call == all_reduce) factor = 2.0 * (ranks - 1) / ranks;
   if (op->call == all_gather || op->call == reduce_scatter) factor = 1.0 * (ranks - 1) / ranks;
   double median = sample[n / 2] / per_call, bandwidth = bytes / median / 1e9;

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use fulmen::parts::fabric::Operation;
+use fulmen::parts::fabric::{FabricError, Operation};
 use fulmen::parts::kernels::{ReduceOp, as_bytes, reduce_into};
 use fulmen::parts::memory::Exposed;
 use fulmen::{Buffer, Data, Group};
@@ -209,7 +209,7 @@ impl Case for Barrier<'_> {
     }
 }
 
-/// Messages that a sender has under way at once.
+/// Messages that both ends have under way at once.
 const UNDER_WAY: usize = 32;
 /// The tag of messages.
 const DATA: u64 = 0;
@@ -225,6 +225,8 @@ trait Ends {
     fn recv(&mut self, group: &Group, from: u32) -> anyhow::Result<()>;
     /// Sends `count` messages, many at once.
     fn stream(&mut self, group: &Group, to: u32, count: usize) -> anyhow::Result<()>;
+    /// Receives them.
+    fn drain(&mut self, group: &Group, from: u32, count: usize) -> anyhow::Result<()>;
 }
 
 struct Shared {
@@ -258,20 +260,33 @@ impl Ends for Shared {
     }
 
     fn stream(&mut self, group: &Group, to: u32, count: usize) -> anyhow::Result<()> {
-        let mut under_way: VecDeque<Operation> = VecDeque::with_capacity(UNDER_WAY);
-        for _ in 0..count {
-            if under_way.len() == UNDER_WAY
-                && let Some(oldest) = under_way.pop_front()
-            {
-                oldest.wait(group.deadline())?;
-            }
-            under_way.push_back(group.fabric().start_send(to, DATA, &self.input)?);
-        }
-        for operation in under_way {
-            operation.wait(group.deadline())?;
-        }
-        Ok(())
+        many(group, count, |_| Ok(()), || group.fabric().start_send(to, DATA, &self.input))
     }
+
+    fn drain(&mut self, group: &Group, from: u32, count: usize) -> anyhow::Result<()> {
+        let whole = |received| whole(received, self.output.len());
+        many(group, count, whole, || group.fabric().start_recv(from, DATA, &self.output))
+    }
+}
+
+/// Has `count` operations end, many of them under way at once, each with an outcome that is checked.
+fn many(
+    group: &Group,
+    count: usize,
+    check: impl Fn(usize) -> anyhow::Result<()>,
+    start: impl Fn() -> Result<Operation, FabricError>,
+) -> anyhow::Result<()> {
+    let mut under_way: VecDeque<Operation> = VecDeque::with_capacity(UNDER_WAY);
+    let end = |operation: Operation| check(operation.wait(group.deadline())? as usize);
+    for _ in 0..count {
+        if under_way.len() == UNDER_WAY
+            && let Some(oldest) = under_way.pop_front()
+        {
+            end(oldest)?;
+        }
+        under_way.push_back(start()?);
+    }
+    under_way.into_iter().try_for_each(end)
 }
 
 struct Private {
@@ -305,6 +320,10 @@ impl Ends for Private {
     fn stream(&mut self, group: &Group, to: u32, count: usize) -> anyhow::Result<()> {
         // A send of plain memory ends when the link has taken the bytes, which is before they are received.
         (0..count).try_for_each(|_| self.send(group, to))
+    }
+
+    fn drain(&mut self, group: &Group, from: u32, count: usize) -> anyhow::Result<()> {
+        (0..count).try_for_each(|_| self.recv(group, from))
     }
 }
 
@@ -352,7 +371,7 @@ impl<T: Value, E: Ends> Case for Pair<'_, T, E> {
                 group.fabric().recv_bytes(peer, DONE, &mut [], group.deadline())?;
             }
             (Op::Bandwidth, false) => {
-                (0..count).try_for_each(|_| ends.recv(group, peer))?;
+                ends.drain(group, peer, count)?;
                 group.fabric().send_bytes(peer, DONE, &[], group.deadline())?;
             }
             (_, true) => (0..count).try_for_each(|_| {

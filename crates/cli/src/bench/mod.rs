@@ -46,8 +46,8 @@ pub const RANK: &str = "__bench";
 /// is the mean over the batch, of the rank that took longest. algbw is bytes / p50. busbw is algbw times 2(N-1)/N for
 /// all-reduce, (N-1)/N for all-gather and reduce-scatter, and 1 for the others.
 ///
-/// latency is half the round trip of a message; bandwidth is a stream of messages in one direction, with 32 under way out of
-/// registered memory, until the receiver has said that all arrived. Both run between neighbours (ranks 0 and 1, 2 and 3 …)
+/// latency is half the round trip of a message; bandwidth is a stream of messages in one direction, with 32 under way from
+/// registered memory into registered memory, until the receiver has said that all arrived. Both run between neighbours (ranks 0 and 1, 2 and 3 …)
 /// at once; with an odd N, the last rank watches.
 ///
 /// put, get, fetch-add and compare-swap are one after the other, each until it has taken effect, by the even rank of two on

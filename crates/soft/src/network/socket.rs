@@ -59,11 +59,14 @@ pub(super) fn send(tcp: &TcpStream, pieces: &[Out<'_>]) -> io::Result<usize> {
         };
         vectors.push(libc::iovec { iov_base: start.cast(), iov_len: len });
     }
-    let message = message(&mut vectors);
     let flags = libc::MSG_DONTWAIT | system::QUIETLY;
     // SAFETY: the socket is open. The pieces are borrowed for this call: slices, and ranges inside of memory that their handles
     // keep. The system only reads them. Others may write exposed memory meanwhile, to which there are no references.
-    until_done(|| unsafe { libc::sendmsg(tcp.as_raw_fd(), &message, flags) })
+    until_done(|| match &vectors[..] {
+        // The system looks at less for these, which counts where messages are short.
+        [one] => unsafe { libc::send(tcp.as_raw_fd(), one.iov_base, one.iov_len, flags) },
+        _ => unsafe { libc::sendmsg(tcp.as_raw_fd(), &message(&mut vectors), flags) },
+    })
 }
 
 /// Receives into `pieces`. 0 is the end.
@@ -80,10 +83,12 @@ pub(super) fn receive(tcp: &TcpStream, pieces: &mut [Room<'_>]) -> io::Result<us
         };
         vectors.push(libc::iovec { iov_base: start.cast(), iov_len: len });
     }
-    let mut message = message(&mut vectors);
     // SAFETY: the socket is open. The pieces are borrowed for this call: slices that are borrowed mutably, and ranges inside of
     // writable memory that their handles keep and to which there are no references. Any bytes are valid there.
-    until_done(|| unsafe { libc::recvmsg(tcp.as_raw_fd(), &mut message, libc::MSG_DONTWAIT) })
+    until_done(|| match &vectors[..] {
+        [one] => unsafe { libc::recv(tcp.as_raw_fd(), one.iov_base, one.iov_len, libc::MSG_DONTWAIT) },
+        _ => unsafe { libc::recvmsg(tcp.as_raw_fd(), &mut message(&mut vectors), libc::MSG_DONTWAIT) },
+    })
 }
 
 fn message(vectors: &mut Vectors) -> libc::msghdr {

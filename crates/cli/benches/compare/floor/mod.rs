@@ -68,7 +68,7 @@ impl Drop for Children {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     platform::end_with_parent()?;
     ensure!((2..=shared::MAX_RANKS).contains(&args.ranks), "the floor has 2 to {} ranks", shared::MAX_RANKS);
-    ensure!(!args.op.is_one_sided(), "the floor has no {}", args.op);
+    ensure!(args.op.has_floor(), "the floor has no {}", args.op);
     let words = args.sizes.iter().max().copied().unwrap_or(0) / 4;
     let mut children = Children(Vec::new());
     let file = match args.fd {

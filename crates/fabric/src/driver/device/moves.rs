@@ -77,6 +77,8 @@ pub(super) struct Moves {
     chunks: u64,
     immediate: bool,
     coming: VecDeque<Coming>,
+    /// RECVs that are posted together.
+    batch: Vec<RecvRequest>,
     /// Messages at the front of `coming` whose RECVs are all posted.
     whole: usize,
     /// RECVs that were posted, and those that have completed.
@@ -103,6 +105,7 @@ impl Moves {
             chunks: plan.chunks.into(),
             immediate: plan.immediate,
             coming: VecDeque::new(),
+            batch: Vec::with_capacity(plan.chunks as usize),
             whole: 0,
             posted: 0,
             received: 0,
@@ -160,28 +163,40 @@ impl Moves {
         Ok(self.post_sends(pair)? || receives)
     }
 
+    /// As many of a message as there is room for are posted at once: who sends over a device that tells of RECVs is told of all
+    /// of them, and does not wait for the next one with the first in its hands.
     fn post_receives(&mut self, pair: &dyn QueuePair, link: &mut Link) -> Result<bool, MoveError> {
         let before = self.posted;
         while let Some(coming) = self.coming.get_mut(self.whole) {
-            let granted = coming.posted;
-            while let Some(memory) = coming.memory.as_ref().filter(|_| self.posted - self.received < self.chunks) {
-                let end = coming.len.min(coming.posted + self.chunk);
-                let piece = piece(&self.registered, memory, coming.posted, end)?;
-                let number = Work::ChunkIn.number(self.berth, self.posted as u32);
-                if let Err(refused) = pair.post_recv(&[RecvRequest::new(number, [piece])]) {
-                    if !self.fullness.passes(&refused, self.posted - self.received, self.berth.peer) {
+            let room = self.chunks - (self.posted - self.received);
+            if let Some(memory) = coming.memory.as_ref().filter(|_| room > 0) {
+                let requests = &mut self.batch;
+                requests.clear();
+                let mut at = coming.posted;
+                while at < coming.len && (requests.len() as u64) < room {
+                    let end = coming.len.min(at + self.chunk);
+                    let piece = piece(&self.registered, memory, at, end)?;
+                    let index = self.posted + requests.len() as u64;
+                    requests.push(RecvRequest::new(Work::ChunkIn.number(self.berth, index as u32), [piece]));
+                    at = end;
+                }
+                let mut taken = requests.len() as u64;
+                if let Err(refused) = pair.post_recv(requests) {
+                    taken = refused.index as u64;
+                    if !self.fullness.passes(&refused, self.posted + taken - self.received, self.berth.peer) {
                         return Err(refused.into());
                     }
-                    break;
                 }
-                self.posted += 1;
-                coming.posted = end;
-                if end == coming.len {
+                // Their memory is the device's alone.
+                requests.clear();
+                self.posted += taken;
+                if taken > 0 {
+                    coming.posted = coming.len.min(coming.posted + taken * self.chunk);
+                    link.granted(coming.op, coming.posted);
+                }
+                if coming.posted == coming.len {
                     coming.memory = None;
                 }
-            }
-            if coming.posted > granted {
-                link.granted(coming.op, coming.posted);
             }
             if coming.memory.is_some() {
                 break;
