@@ -57,6 +57,12 @@ impl DType {
         }
     }
 
+    /// Whether elements are floats, or complex numbers of them: not integers, and not bool.
+    pub const fn is_float(self) -> bool {
+        use DType::*;
+        matches!(self, F16 | BF16 | F32 | F64 | Complex64)
+    }
+
     /// The name by which [`FromStr`] finds the type again, e.g. `f32`.
     pub const fn name(self) -> &'static str {
         use DType::*;

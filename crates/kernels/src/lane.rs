@@ -47,6 +47,13 @@ pub(crate) trait Lane {
         }
     }
 
+    /// What is done when all of so many sources are combined.
+    ///
+    /// # Safety
+    /// [`Lane::load_block`] has filled `partial`.
+    #[inline(always)]
+    unsafe fn finish_block<const N: usize>(_partial: &mut Block<Self::Partial, N>, _sources: usize) {}
+
     /// Writes `N` elements.
     ///
     /// # Safety
@@ -71,16 +78,33 @@ pub(crate) struct Product<T>(PhantomData<T>);
 pub(crate) struct Min<T>(PhantomData<T>);
 /// Maximum of `T`.
 pub(crate) struct Max<T>(PhantomData<T>);
+/// Mean of `T`.
+pub(crate) struct Mean<T>(PhantomData<T>);
+/// Bits of both `T`.
+pub(crate) struct BitAnd<T>(PhantomData<T>);
+/// Bits of either.
+pub(crate) struct BitOr<T>(PhantomData<T>);
+/// Bits of one alone.
+pub(crate) struct BitXor<T>(PhantomData<T>);
+/// The truth of both `T`, as 0 or 1.
+pub(crate) struct LogicalAnd<T>(PhantomData<T>);
+/// The truth of either.
+pub(crate) struct LogicalOr<T>(PhantomData<T>);
+/// The truth of one alone.
+pub(crate) struct LogicalXor<T>(PhantomData<T>);
 
 macro_rules! integer_lane {
     ($lane:ident, $int:ty, $earlier:ident, $later:ident => $combine:expr) => {
+        integer_lane!($lane, $int, raw => raw, $earlier, $later => $combine);
+    };
+    ($lane:ident, $int:ty, $raw:ident => $load:expr, $earlier:ident, $later:ident => $combine:expr) => {
         impl Lane for $lane<$int> {
             type Raw = $int;
             type Partial = $int;
 
             #[inline(always)]
-            fn load(raw: $int) -> $int {
-                raw
+            fn load($raw: $int) -> $int {
+                $load
             }
 
             #[inline(always)]
@@ -98,13 +122,20 @@ macro_rules! integer_lane {
 
 macro_rules! integer_lanes {
     ($($unsigned:ty, $signed:ty;)*) => {$(
-        // Wrapping sums and products of signed and unsigned integers have the same bits: the signed ones use these.
+        // Wrapping sums and products of signed and unsigned integers have the same bits, as has what is done to their bits: the
+        // signed ones use these.
         integer_lane!(Sum, $unsigned, a, b => a.wrapping_add(b));
         integer_lane!(Product, $unsigned, a, b => a.wrapping_mul(b));
         integer_lane!(Min, $unsigned, a, b => if b < a { b } else { a });
         integer_lane!(Min, $signed, a, b => if b < a { b } else { a });
         integer_lane!(Max, $unsigned, a, b => if b > a { b } else { a });
         integer_lane!(Max, $signed, a, b => if b > a { b } else { a });
+        integer_lane!(BitAnd, $unsigned, a, b => a & b);
+        integer_lane!(BitOr, $unsigned, a, b => a | b);
+        integer_lane!(BitXor, $unsigned, a, b => a ^ b);
+        integer_lane!(LogicalAnd, $unsigned, raw => <$unsigned>::from(raw != 0), a, b => a & b);
+        integer_lane!(LogicalOr, $unsigned, raw => <$unsigned>::from(raw != 0), a, b => a | b);
+        integer_lane!(LogicalXor, $unsigned, raw => <$unsigned>::from(raw != 0), a, b => a ^ b);
     )*};
 }
 
@@ -114,34 +145,6 @@ integer_lanes! {
     u32, i32;
     u64, i64;
 }
-
-macro_rules! bool_lane {
-    ($lane:ident, $a:ident, $b:ident => $combine:expr) => {
-        impl Lane for $lane<bool> {
-            type Raw = u8;
-            type Partial = u8;
-
-            #[inline(always)]
-            fn load(raw: u8) -> u8 {
-                u8::from(raw != 0)
-            }
-
-            #[inline(always)]
-            fn combine($a: u8, $b: u8) -> u8 {
-                $combine
-            }
-
-            #[inline(always)]
-            fn store(partial: u8) -> u8 {
-                partial
-            }
-        }
-    };
-}
-
-// Minimum and maximum of bool are these two as well.
-bool_lane!(Sum, a, b => a | b);
-bool_lane!(Product, a, b => a & b);
 
 macro_rules! float_lane {
     ($lane:ident, $float:ty, $canonical:expr, $a:ident, $b:ident => $combine:expr) => {
@@ -228,6 +231,73 @@ half_lane!(Sum, half::f16, f16_to_f32, f16_from_f32, widen_f16, narrow_f16, a, b
 half_lane!(Product, half::f16, f16_to_f32, f16_from_f32, widen_f16, narrow_f16, a, b => a * b);
 half_lane!(Sum, half::bf16, bf16_to_f32, bf16_from_f32, widen_bf16, narrow_bf16, a, b => a + b);
 half_lane!(Product, half::bf16, bf16_to_f32, bf16_from_f32, widen_bf16, narrow_bf16, a, b => a * b);
+
+/// What a mean divides.
+pub(crate) trait Shared: Copy {
+    fn share(self, sources: usize) -> Self;
+}
+
+macro_rules! shared {
+    ($($float:ty),*) => {$(
+        impl Shared for $float {
+            #[inline(always)]
+            fn share(self, sources: usize) -> $float {
+                self / sources as $float
+            }
+        }
+    )*};
+}
+shared!(f32, f64);
+
+/// A sum that is divided in the end. (Means of complex numbers are means of their parts.)
+impl<T> Lane for Mean<T>
+where
+    Sum<T>: Lane<Partial: Shared>,
+{
+    type Raw = <Sum<T> as Lane>::Raw;
+    type Partial = <Sum<T> as Lane>::Partial;
+
+    #[inline(always)]
+    fn load(raw: Self::Raw) -> Self::Partial {
+        Sum::<T>::load(raw)
+    }
+
+    #[inline(always)]
+    fn combine(earlier: Self::Partial, later: Self::Partial) -> Self::Partial {
+        Sum::<T>::combine(earlier, later)
+    }
+
+    #[inline(always)]
+    fn store(partial: Self::Partial) -> Self::Raw {
+        Sum::<T>::store(partial)
+    }
+
+    #[inline(always)]
+    unsafe fn load_block<L: Level, const N: usize>(from: *const Self::Raw, partial: &mut Block<Self::Partial, N>) {
+        // SAFETY: the caller's promise.
+        unsafe { Sum::<T>::load_block::<L, N>(from, partial) };
+    }
+
+    #[inline(always)]
+    unsafe fn combine_block<L: Level, const N: usize>(partial: &mut Block<Self::Partial, N>, from: *const Self::Raw) {
+        // SAFETY: the caller's promise.
+        unsafe { Sum::<T>::combine_block::<L, N>(partial, from) };
+    }
+
+    #[inline(always)]
+    unsafe fn finish_block<const N: usize>(partial: &mut Block<Self::Partial, N>, sources: usize) {
+        for slot in partial {
+            // SAFETY: `partial` is filled.
+            slot.write(unsafe { slot.assume_init() }.share(sources));
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store_block<L: Level, const N: usize>(partial: &Block<Self::Partial, N>, to: *mut Self::Raw) {
+        // SAFETY: the caller's promise.
+        unsafe { Sum::<T>::store_block::<L, N>(partial, to) };
+    }
+}
 
 /// Minimum and maximum of floats, on integers that are ordered as the numbers are.
 ///

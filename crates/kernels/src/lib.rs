@@ -24,8 +24,11 @@
 //!    `0x7ff8000000000000` (f64).
 //! 7. [`Complex64`]: a sum adds the parts; a product is `(a.re·b.re - a.im·b.im, a.re·b.im + a.im·b.re)`, each operation
 //!    rounded by rule 3, with no repair of infinities; each part obeys rule 6 by itself. There is no minimum or maximum.
-//! 8. `bool`: a byte that is not zero is true; sum and maximum are `or`, product and minimum are `and`; results are 0 or 1.
-//! 9. A reduction of a single source is that source, with rules 6 and 8 applied.
+//! 8. `bool`: a byte that is not zero is true; sum, maximum and `or` of bits are `or`, product, minimum and `and` of bits are `and`;
+//!    results are 0 or 1. So are those of logical operations on integers, of which any but zero is true.
+//! 9. A mean is the sum by these rules (of `f16` and `bf16` not yet rounded), divided by the number of sources, which is one more
+//!    rounding by rule 3. Complex numbers are divided part by part.
+//! 10. A reduction of a single source is that source, with rules 6 and 8 applied.
 //!
 //! Rule 3 holds in Rust's default floating-point environment: do not set flush-to-zero or another rounding in threads that
 //! reduce.

@@ -4,7 +4,7 @@ use std::mem::MaybeUninit;
 
 use half::{bf16, f16};
 
-use crate::lane::{Max, Min, Product, Sum};
+use crate::lane::{BitAnd, BitOr, BitXor, LogicalAnd, LogicalOr, LogicalXor, Max, Mean, Min, Product, Sum};
 use crate::level::Choice;
 use crate::stores::Stores;
 use crate::sweep::{Sweep, sweep_for};
@@ -98,8 +98,9 @@ pub(crate) unsafe fn reduce_at(
     stores: Stores,
 ) {
     assert!(!srcs.is_empty(), "a reduction needs at least one source");
-    // A sum of complex numbers is one of twice as many real numbers.
-    let count = if dtype == DType::Complex64 && op == ReduceOp::Sum { count * 2 } else { count };
+    // A sum or mean of complex numbers is one of twice as many real numbers.
+    let parts = dtype == DType::Complex64 && matches!(op, ReduceOp::Sum | ReduceOp::Mean);
+    let count = if parts { count * 2 } else { count };
     let sweep = sweep(level, op, dtype).unwrap_or_else(|refused| panic!("{refused}"));
     // SAFETY: the sweep's elements have the size of `dtype`'s (or of its halves, counted twice); the rest is the
     // caller's promise, and the assertion.
@@ -112,56 +113,62 @@ fn sweep(level: Choice, op: ReduceOp, dtype: DType) -> Result<Sweep, Unsupported
             sweep_for::<$lane<$element>>(level)
         };
     }
+    macro_rules! integers {
+        ($lane:ident) => {
+            match dtype.size() {
+                1 => lane!($lane<u8>),
+                2 => lane!($lane<u16>),
+                4 => lane!($lane<u32>),
+                _ => lane!($lane<u64>),
+            }
+        };
+    }
+    macro_rules! ordered {
+        ($lane:ident) => {
+            match dtype {
+                DType::I8 => lane!($lane<i8>),
+                DType::I16 => lane!($lane<i16>),
+                DType::I32 => lane!($lane<i32>),
+                DType::I64 => lane!($lane<i64>),
+                DType::F16 => lane!($lane<f16>),
+                DType::BF16 => lane!($lane<bf16>),
+                DType::F32 => lane!($lane<f32>),
+                DType::F64 => lane!($lane<f64>),
+                _ => integers!($lane),
+            }
+        };
+    }
+    macro_rules! numbers {
+        ($lane:ident) => {
+            match dtype {
+                DType::F16 => lane!($lane<f16>),
+                DType::BF16 => lane!($lane<bf16>),
+                DType::F32 | DType::Complex64 => lane!($lane<f32>),
+                _ => lane!($lane<f64>),
+            }
+        };
+    }
+    op.supports(dtype)?;
+    // A bool is a byte, of which any but 0 is true.
     Ok(match (op, dtype) {
-        (ReduceOp::Sum | ReduceOp::Max, DType::Bool) => lane!(Sum<bool>),
-        (ReduceOp::Product | ReduceOp::Min, DType::Bool) => lane!(Product<bool>),
+        (ReduceOp::Sum | ReduceOp::Max | ReduceOp::BitOr, DType::Bool) => lane!(LogicalOr<u8>),
+        (ReduceOp::Product | ReduceOp::Min | ReduceOp::BitAnd, DType::Bool) => lane!(LogicalAnd<u8>),
+        (ReduceOp::BitXor, DType::Bool) => lane!(LogicalXor<u8>),
 
-        (ReduceOp::Sum, DType::I8 | DType::U8) => lane!(Sum<u8>),
-        (ReduceOp::Sum, DType::I16 | DType::U16) => lane!(Sum<u16>),
-        (ReduceOp::Sum, DType::I32 | DType::U32) => lane!(Sum<u32>),
-        (ReduceOp::Sum, DType::I64 | DType::U64) => lane!(Sum<u64>),
-        (ReduceOp::Sum, DType::F16) => lane!(Sum<f16>),
-        (ReduceOp::Sum, DType::BF16) => lane!(Sum<bf16>),
-        (ReduceOp::Sum, DType::F32 | DType::Complex64) => lane!(Sum<f32>),
-        (ReduceOp::Sum, DType::F64) => lane!(Sum<f64>),
-
-        (ReduceOp::Product, DType::I8 | DType::U8) => lane!(Product<u8>),
-        (ReduceOp::Product, DType::I16 | DType::U16) => lane!(Product<u16>),
-        (ReduceOp::Product, DType::I32 | DType::U32) => lane!(Product<u32>),
-        (ReduceOp::Product, DType::I64 | DType::U64) => lane!(Product<u64>),
-        (ReduceOp::Product, DType::F16) => lane!(Product<f16>),
-        (ReduceOp::Product, DType::BF16) => lane!(Product<bf16>),
-        (ReduceOp::Product, DType::F32) => lane!(Product<f32>),
-        (ReduceOp::Product, DType::F64) => lane!(Product<f64>),
         (ReduceOp::Product, DType::Complex64) => lane!(Product<Complex64>),
-
-        (ReduceOp::Min, DType::I8) => lane!(Min<i8>),
-        (ReduceOp::Min, DType::I16) => lane!(Min<i16>),
-        (ReduceOp::Min, DType::I32) => lane!(Min<i32>),
-        (ReduceOp::Min, DType::I64) => lane!(Min<i64>),
-        (ReduceOp::Min, DType::U8) => lane!(Min<u8>),
-        (ReduceOp::Min, DType::U16) => lane!(Min<u16>),
-        (ReduceOp::Min, DType::U32) => lane!(Min<u32>),
-        (ReduceOp::Min, DType::U64) => lane!(Min<u64>),
-        (ReduceOp::Min, DType::F16) => lane!(Min<f16>),
-        (ReduceOp::Min, DType::BF16) => lane!(Min<bf16>),
-        (ReduceOp::Min, DType::F32) => lane!(Min<f32>),
-        (ReduceOp::Min, DType::F64) => lane!(Min<f64>),
-
-        (ReduceOp::Max, DType::I8) => lane!(Max<i8>),
-        (ReduceOp::Max, DType::I16) => lane!(Max<i16>),
-        (ReduceOp::Max, DType::I32) => lane!(Max<i32>),
-        (ReduceOp::Max, DType::I64) => lane!(Max<i64>),
-        (ReduceOp::Max, DType::U8) => lane!(Max<u8>),
-        (ReduceOp::Max, DType::U16) => lane!(Max<u16>),
-        (ReduceOp::Max, DType::U32) => lane!(Max<u32>),
-        (ReduceOp::Max, DType::U64) => lane!(Max<u64>),
-        (ReduceOp::Max, DType::F16) => lane!(Max<f16>),
-        (ReduceOp::Max, DType::BF16) => lane!(Max<bf16>),
-        (ReduceOp::Max, DType::F32) => lane!(Max<f32>),
-        (ReduceOp::Max, DType::F64) => lane!(Max<f64>),
-
-        (ReduceOp::Min | ReduceOp::Max, DType::Complex64) => return Err(Unsupported { op, dtype }),
+        (ReduceOp::Sum, _) if dtype.is_float() => numbers!(Sum),
+        (ReduceOp::Product, _) if dtype.is_float() => numbers!(Product),
+        (ReduceOp::Sum, _) => integers!(Sum),
+        (ReduceOp::Product, _) => integers!(Product),
+        (ReduceOp::Min, _) => ordered!(Min),
+        (ReduceOp::Max, _) => ordered!(Max),
+        (ReduceOp::Mean, _) => numbers!(Mean),
+        (ReduceOp::BitAnd, _) => integers!(BitAnd),
+        (ReduceOp::BitOr, _) => integers!(BitOr),
+        (ReduceOp::BitXor, _) => integers!(BitXor),
+        (ReduceOp::LogicalAnd, _) => integers!(LogicalAnd),
+        (ReduceOp::LogicalOr, _) => integers!(LogicalOr),
+        (ReduceOp::LogicalXor, _) => integers!(LogicalXor),
     })
 }
 

@@ -17,8 +17,14 @@ fn expected(op: ReduceOp, dtype: DType, operands: &[&[u8]]) -> Vec<u8> {
                 ReduceOp::Product => a.wrapping_mul(b),
                 ReduceOp::Min => a.min(b),
                 ReduceOp::Max => a.max(b),
+                ReduceOp::BitAnd | ReduceOp::LogicalAnd => a & b,
+                ReduceOp::BitOr | ReduceOp::LogicalOr => a | b,
+                ReduceOp::BitXor | ReduceOp::LogicalXor => a ^ b,
+                ReduceOp::Mean => unreachable!("integers have none"),
             };
+            let logical = matches!(op, ReduceOp::LogicalAnd | ReduceOp::LogicalOr | ReduceOp::LogicalXor);
             let values = operands.iter().map(|bytes| <$int>::from_ne_bytes((*bytes).try_into().unwrap()));
+            let values = values.map(|value| if logical { <$int>::from(value != 0) } else { value });
             values.reduce(combine).unwrap().to_ne_bytes().to_vec()
         }};
     }
@@ -26,6 +32,7 @@ fn expected(op: ReduceOp, dtype: DType, operands: &[&[u8]]) -> Vec<u8> {
         ($float:ty, $wide:ty, $widen:expr, $narrow:expr, $nan:expr) => {{
             let values = operands.iter().map(|bytes| $widen(<$float>::from_ne_bytes((*bytes).try_into().unwrap())));
             let value: $wide = values.reduce(|a: $wide, b: $wide| combine_floats!(a, b)).unwrap();
+            let value = if op == ReduceOp::Mean { value / operands.len() as $wide } else { value };
             let bits = if value.is_nan() { $nan } else { $narrow(value).to_bits() };
             bits.to_ne_bytes().to_vec()
         }};
@@ -33,7 +40,7 @@ fn expected(op: ReduceOp, dtype: DType, operands: &[&[u8]]) -> Vec<u8> {
     macro_rules! combine_floats {
         ($a:expr, $b:expr) => {
             match op {
-                ReduceOp::Sum => $a + $b,
+                ReduceOp::Sum | ReduceOp::Mean => $a + $b,
                 ReduceOp::Product => $a * $b,
                 _ if $a.is_nan() || $b.is_nan() => $a + $b,
                 ReduceOp::Min if $a == $b => {
@@ -64,14 +71,18 @@ fn expected(op: ReduceOp, dtype: DType, operands: &[&[u8]]) -> Vec<u8> {
                         $b
                     }
                 }
+                _ => unreachable!("floats have no bits"),
             }
         };
     }
     match dtype {
         DType::Bool => {
             let mut values = operands.iter().map(|bytes| bytes[0] != 0);
-            let any = matches!(op, ReduceOp::Sum | ReduceOp::Max);
-            vec![u8::from(if any { values.any(|value| value) } else { values.all(|value| value) })]
+            vec![u8::from(match op {
+                ReduceOp::Sum | ReduceOp::Max | ReduceOp::BitOr | ReduceOp::LogicalOr => values.any(|value| value),
+                ReduceOp::BitXor | ReduceOp::LogicalXor => values.filter(|value| *value).count() % 2 == 1,
+                _ => values.all(|value| value),
+            })]
         }
         DType::I8 => integer!(i8),
         DType::I16 => integer!(i16),
@@ -90,7 +101,10 @@ fn expected(op: ReduceOp, dtype: DType, operands: &[&[u8]]) -> Vec<u8> {
             let values = operands.iter().map(|bytes| (part(&bytes[..4]), part(&bytes[4..])));
             let product = |a: (f32, f32), b: (f32, f32)| (a.0 * b.0 - a.1 * b.1, a.0 * b.1 + a.1 * b.0);
             let sum = |a: (f32, f32), b: (f32, f32)| (a.0 + b.0, a.1 + b.1);
-            let (re, im) = values.reduce(|a, b| if op == ReduceOp::Sum { sum(a, b) } else { product(a, b) }).unwrap();
+            let combine = |a, b| if op == ReduceOp::Product { product(a, b) } else { sum(a, b) };
+            let (re, im) = values.reduce(combine).unwrap();
+            let by = if op == ReduceOp::Mean { operands.len() as f32 } else { 1.0 };
+            let (re, im) = (re / by, im / by);
             let bits = |value: f32| if value.is_nan() { 0x7fc0_0000 } else { value.to_bits() };
             [bits(re).to_ne_bytes(), bits(im).to_ne_bytes()].concat()
         }

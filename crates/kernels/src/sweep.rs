@@ -124,6 +124,7 @@ unsafe fn block<K: Lane, L: Level, const N: usize>(to: *mut u8, srcs: &[*const u
         for &src in rest {
             K::combine_block::<L, N>(&mut partial, element::<K, N>(src, at));
         }
+        K::finish_block::<N>(&mut partial, srcs.len());
         K::store_block::<L, N>(&partial, to.cast());
     }
 }
