@@ -35,12 +35,12 @@ fn is_right(op: &str, ranks: u32, options: &[&str]) {
 
 #[test]
 fn many_ranks_are_right_by_tcp() {
-    is_right("all-reduce", ranks(18, 24), &["--device=tcp"]);
+    is_right("all-reduce", ranks(18, 64), &["--device=tcp"]);
 }
 
 #[test]
 fn many_ranks_are_right_over_devices() {
-    is_right("all-reduce", ranks(12, 24), &["--profile=infiniband"]);
+    is_right("all-reduce", ranks(12, 48), &["--profile=infiniband"]);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use fulmen_fabric::{Action, OpName};
-use fulmen_kernels::{DType, ReduceOp};
+use fulmen_kernels::{DType, Element, ReduceOp};
 
 /// The operations that all ranks take part in. The discriminants are part of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,10 +14,26 @@ pub(crate) enum Kind {
     AllGather = 3,
     ReduceScatter = 4,
     Broadcast = 5,
+    Reduce = 6,
+    Gather = 7,
+    Scatter = 8,
+    AllToAll = 9,
+    Scan = 10,
 }
 
 impl Kind {
-    const ALL: [Kind; 5] = [Kind::Barrier, Kind::AllReduce, Kind::AllGather, Kind::ReduceScatter, Kind::Broadcast];
+    const ALL: [Kind; 10] = [
+        Kind::Barrier,
+        Kind::AllReduce,
+        Kind::AllGather,
+        Kind::ReduceScatter,
+        Kind::Broadcast,
+        Kind::Reduce,
+        Kind::Gather,
+        Kind::Scatter,
+        Kind::AllToAll,
+        Kind::Scan,
+    ];
 
     pub(crate) fn name(self) -> OpName {
         self.action().name()
@@ -30,7 +46,22 @@ impl Kind {
             Kind::AllGather => Action::AllGather,
             Kind::ReduceScatter => Action::ReduceScatter,
             Kind::Broadcast => Action::Broadcast,
+            Kind::Reduce => Action::Reduce,
+            Kind::Gather => Action::Gather,
+            Kind::Scatter => Action::Scatter,
+            Kind::AllToAll => Action::AllToAll,
+            Kind::Scan => Action::Scan,
         }
+    }
+
+    /// Whether one rank gives all, or gets all.
+    pub(crate) fn has_root(self) -> bool {
+        matches!(self, Kind::Broadcast | Kind::Reduce | Kind::Gather | Kind::Scatter)
+    }
+
+    /// Whether ranks need different parts of a contribution, and not all of it.
+    pub(crate) fn is_by_parts(self) -> bool {
+        matches!(self, Kind::ReduceScatter | Kind::Scatter | Kind::AllToAll)
     }
 }
 
@@ -41,19 +72,31 @@ pub(crate) struct Call {
     pub(crate) dtype: DType,
     /// Of reductions; else the sum, which nobody looks at.
     pub(crate) op: ReduceOp,
-    /// Of a broadcast; else 0.
+    /// Of an operation that has one; else 0.
     pub(crate) root: u32,
-    /// Elements: of the vector (all_reduce, broadcast), or of one rank's part of it (all_gather, reduce_scatter).
+    /// Elements: of the vector (all_reduce, reduce, scan, broadcast), or of one rank's part of it. Where parts differ, a digest of
+    /// their lengths.
     pub(crate) count: u64,
+    /// Whether the ranks' parts have different lengths.
+    pub(crate) by_counts: bool,
 }
+
+/// In the first byte of a call's words: parts have different lengths.
+const BY_COUNTS: u8 = 0x80;
 
 /// Where the words of a call keep what ranks may differ in.
 const FLAGS: u64 = 0xff << 24;
 
 impl Call {
+    /// One without a root, of a sum if it reduces.
+    pub(crate) fn of<T: Element>(kind: Kind, count: usize) -> Call {
+        Call { kind, dtype: T::DTYPE, op: ReduceOp::Sum, root: 0, count: count as u64, by_counts: false }
+    }
+
     /// Two words. `flags` says what ranks may differ in.
     pub(crate) fn encode(&self, flags: u8) -> [u64; 2] {
-        let what = [self.kind as u8, self.dtype as u8, self.op as u8, flags];
+        let by_counts = if self.by_counts { BY_COUNTS } else { 0 };
+        let what = [self.kind as u8 | by_counts, self.dtype as u8, self.op as u8, flags];
         [u64::from(u32::from_le_bytes(what)) | u64::from(self.root) << 32, self.count]
     }
 
@@ -68,11 +111,12 @@ impl Call {
     pub(crate) fn decode(words: [u64; 2]) -> Option<Call> {
         let [kind, dtype, op, _] = (words[0] as u32).to_le_bytes();
         Some(Call {
-            kind: *Kind::ALL.iter().find(|known| **known as u8 == kind)?,
+            kind: *Kind::ALL.iter().find(|known| **known as u8 == kind & !BY_COUNTS)?,
             dtype: DType::try_from(dtype).ok()?,
             op: ReduceOp::try_from(op).ok()?,
             root: (words[0] >> 32) as u32,
             count: words[1],
+            by_counts: kind & BY_COUNTS != 0,
         })
     }
 
@@ -81,38 +125,28 @@ impl Call {
         Call::decode(words).map_or_else(|| "something unknown".to_owned(), |call| call.to_string())
     }
 
-    /// Bytes of `count` elements.
+    /// Bytes of `count` elements; none where parts differ.
     pub(crate) fn bytes(&self) -> usize {
-        self.count as usize * self.dtype.size()
-    }
-
-    /// Bytes that `rank` contributes.
-    pub(crate) fn contribution(&self, rank: u32, size: u32) -> usize {
-        match self.kind {
-            Kind::Barrier => 0,
-            Kind::AllReduce | Kind::AllGather => self.bytes(),
-            Kind::ReduceScatter => self.bytes() * size as usize,
-            Kind::Broadcast if rank == self.root => self.bytes(),
-            Kind::Broadcast => 0,
-        }
-    }
-
-    /// The most that any rank contributes.
-    pub(crate) fn longest(&self, size: u32) -> usize {
-        self.contribution(self.root, size)
+        if self.by_counts { 0 } else { self.count as usize * self.dtype.size() }
     }
 }
 
 impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Call { kind, dtype, op, root, count } = self;
-        let name = kind.name();
+        let Call { kind, dtype, op, root, count, by_counts } = self;
+        f.write_str(kind.name())?;
         match kind {
-            Kind::Barrier => f.write_str(name),
-            Kind::AllReduce => write!(f, "{name} ({op}) of {count} {dtype}"),
-            Kind::AllGather => write!(f, "{name} of {count} {dtype} a rank"),
-            Kind::ReduceScatter => write!(f, "{name} ({op}) of {count} {dtype} a rank"),
-            Kind::Broadcast => write!(f, "{name} from rank {root} of {count} {dtype}"),
+            Kind::Barrier => return Ok(()),
+            Kind::Reduce => write!(f, " ({op}) at rank {root}")?,
+            Kind::Gather => write!(f, " at rank {root}")?,
+            Kind::Broadcast | Kind::Scatter => write!(f, " from rank {root}")?,
+            Kind::AllReduce | Kind::ReduceScatter | Kind::Scan => write!(f, " ({op})")?,
+            Kind::AllGather | Kind::AllToAll => {}
+        }
+        match kind {
+            _ if *by_counts => write!(f, " of {dtype} by counts (their digest is {count:x})"),
+            Kind::AllReduce | Kind::Reduce | Kind::Scan | Kind::Broadcast => write!(f, " of {count} {dtype}"),
+            _ => write!(f, " of {count} {dtype} a rank"),
         }
     }
 }
@@ -123,7 +157,14 @@ mod tests {
 
     #[test]
     fn calls_differ_in_each_of_their_fields_but_not_in_flags() {
-        let call = Call { kind: Kind::Broadcast, dtype: DType::F32, op: ReduceOp::Sum, root: 3, count: 1 << 40 };
+        let call = Call {
+            kind: Kind::Broadcast,
+            dtype: DType::F32,
+            op: ReduceOp::Sum,
+            root: 3,
+            count: 1 << 40,
+            by_counts: false,
+        };
         for flags in [0, 1, 0xff] {
             assert_eq!(call.matches(call.encode(flags)), Some(flags));
             assert_eq!(Call::decode(call.encode(flags)), Some(call));
@@ -134,6 +175,7 @@ mod tests {
             Call { op: ReduceOp::Max, ..call },
             Call { root: 2, ..call },
             Call { count: 1, ..call },
+            Call { by_counts: true, ..call },
         ];
         for other in others {
             assert_eq!(call.matches(other.encode(0)), None, "{other}");
@@ -144,7 +186,12 @@ mod tests {
     fn words_that_are_no_call_are_told_apart() {
         assert_eq!(Call::describe([0, 0]), "something unknown");
         assert_eq!(Call::describe([u64::MAX, 0]), "something unknown");
-        let call = Call { kind: Kind::AllReduce, dtype: DType::F32, op: ReduceOp::Sum, root: 0, count: 4 };
+        let call =
+            Call { kind: Kind::AllReduce, dtype: DType::F32, op: ReduceOp::Sum, root: 0, count: 4, by_counts: false };
         assert_eq!(Call::describe(call.encode(3)), "all_reduce (sum) of 4 f32");
+        let call = Call { kind: Kind::Reduce, root: 2, ..call };
+        assert_eq!(Call::describe(call.encode(0)), "reduce (sum) at rank 2 of 4 f32");
+        let call = Call { kind: Kind::AllGather, count: 0xab, by_counts: true, ..call };
+        assert_eq!(Call::describe(call.encode(0)), "all_gather of f32 by counts (their digest is ab)");
     }
 }

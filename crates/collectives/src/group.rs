@@ -1,19 +1,19 @@
 //! The group of all ranks, and its operations.
 
 use std::fmt;
-use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use fulmen_fabric::{Fabric, LostRank, OpName, Regroup, What};
-use fulmen_kernels::{DType, Element, ReduceOp, Source, Stores, ValuesMut};
+use fulmen_kernels::{Element, Source, Stores};
 
-use crate::call::{Call, Kind};
+use crate::call::Call;
 use crate::deadline::Deadline;
 use crate::messages::Messages;
+use crate::parts::Parts;
 use crate::request::{Input, Output, Request};
 use crate::windows::{Ongoing, Progress, Windows};
-use crate::{Buffer, CollectiveError, Data};
+use crate::{Buffer, CollectiveError};
 
 /// All ranks of a fabric, for operations that all of them take part in. A clone is another handle to the same group.
 ///
@@ -218,132 +218,18 @@ impl Group {
         Ok(Buffer::new(self.shared.fabric.alloc(bytes)?))
     }
 
-    /// Combines the ranks' `data`, element by element in rank order; all ranks get the result, in place.
-    ///
-    /// # Errors
-    /// [`CollectiveError::Mismatch`], [`CollectiveError::Poisoned`], [`CollectiveError::Fabric`] (a lost rank, the
-    /// deadline), and [`CollectiveError::Unsupported`] for minima and maxima of complex numbers. When it fails, what
-    /// `data` holds is unspecified.
-    pub fn all_reduce<D: Data + ?Sized>(&self, data: &mut D, op: ReduceOp) -> Result<(), CollectiveError> {
-        op.supports(D::Element::DTYPE)?;
-        let output = data.output();
-        let count = elements::<D::Element>(output.bytes());
-        self.run(Kind::AllReduce, D::Element::DTYPE, op, 0, count, None, output)
-    }
-
-    /// [`Group::all_reduce`] of `from`, into `to`. Both have the same length.
-    ///
-    /// # Errors
-    /// As [`Group::all_reduce`], and [`CollectiveError::Invalid`] if the lengths differ.
-    pub fn all_reduce_into<S, D>(&self, from: &S, to: &mut D, op: ReduceOp) -> Result<(), CollectiveError>
-    where
-        S: Data + ?Sized,
-        D: Data<Element = S::Element> + ?Sized,
-    {
-        op.supports(D::Element::DTYPE)?;
-        let (input, output) = (from.input(), to.output());
-        let count = elements::<D::Element>(input.bytes());
-        require("all_reduce", count == elements::<D::Element>(output.bytes()), || {
-            let has = elements::<D::Element>(output.bytes());
-            format!("the output has {has} elements and the input {count}: give both the same length")
-        })?;
-        self.run(Kind::AllReduce, D::Element::DTYPE, op, 0, count, Some(input), output)
-    }
-
-    /// Gives all ranks the vectors of all ranks, one after the other in rank order. `to` is as long as all of them.
-    ///
-    /// # Errors
-    /// As [`Group::all_reduce`], and [`CollectiveError::Invalid`] if `to` is not `size` times as long as `from`.
-    pub fn all_gather<S, D>(&self, from: &S, to: &mut D) -> Result<(), CollectiveError>
-    where
-        S: Data + ?Sized,
-        D: Data<Element = S::Element> + ?Sized,
-    {
-        let (input, output) = (from.input(), to.output());
-        let count = elements::<D::Element>(input.bytes());
-        self.require_all("all_gather", "output", elements::<D::Element>(output.bytes()), "input", count)?;
-        self.run(Kind::AllGather, D::Element::DTYPE, ReduceOp::Sum, 0, count, Some(input), output)
-    }
-
-    /// [`Group::all_gather`] in place: each rank's part of `data` is the one of its rank.
-    ///
-    /// # Errors
-    /// As [`Group::all_reduce`], and [`CollectiveError::Invalid`] if the ranks cannot have parts of the same length.
-    pub fn all_gather_in_place<D: Data + ?Sized>(&self, data: &mut D) -> Result<(), CollectiveError> {
-        let output = data.output();
-        let count = self.part("all_gather", elements::<D::Element>(output.bytes()))?;
-        self.run(Kind::AllGather, D::Element::DTYPE, ReduceOp::Sum, 0, count, None, output)
-    }
-
-    /// Combines the ranks' `from`, element by element in rank order, and gives each rank its part of the result: the
-    /// first `to.len()` elements to rank 0, and so on.
-    ///
-    /// # Errors
-    /// As [`Group::all_reduce`], and [`CollectiveError::Invalid`] if `from` is not `size` times as long as `to`.
-    pub fn reduce_scatter<S, D>(&self, from: &S, to: &mut D, op: ReduceOp) -> Result<(), CollectiveError>
-    where
-        S: Data + ?Sized,
-        D: Data<Element = S::Element> + ?Sized,
-    {
-        op.supports(D::Element::DTYPE)?;
-        let (input, output) = (from.input(), to.output());
-        let count = elements::<D::Element>(output.bytes());
-        self.require_all("reduce_scatter", "input", elements::<D::Element>(input.bytes()), "output", count)?;
-        self.run(Kind::ReduceScatter, D::Element::DTYPE, op, 0, count, Some(input), output)
-    }
-
-    /// [`Group::reduce_scatter`] in place. Returns which elements of `data` this rank's part of the result are; what the
-    /// others hold then is unspecified.
-    ///
-    /// # Errors
-    /// As [`Group::all_reduce`], and [`CollectiveError::Invalid`] if the ranks cannot have parts of the same length.
-    pub fn reduce_scatter_in_place<D: Data + ?Sized>(
+    /// Runs one call to its end.
+    pub(crate) fn run(
         &self,
-        data: &mut D,
-        op: ReduceOp,
-    ) -> Result<Range<usize>, CollectiveError> {
-        op.supports(D::Element::DTYPE)?;
-        let output = data.output();
-        let count = self.part("reduce_scatter", elements::<D::Element>(output.bytes()))?;
-        self.run(Kind::ReduceScatter, D::Element::DTYPE, op, 0, count, None, output)?;
-        let start = self.rank() as usize * count;
-        Ok(start..start + count)
-    }
-
-    /// Gives all ranks what `data` holds on rank `root`.
-    ///
-    /// # Errors
-    /// As [`Group::all_reduce`], and [`CollectiveError::Invalid`] if there is no such rank.
-    pub fn broadcast<D: Data + ?Sized>(&self, data: &mut D, root: u32) -> Result<(), CollectiveError> {
-        self.check_rank("broadcast", root)?;
-        let output = data.output();
-        let count = elements::<D::Element>(output.bytes());
-        self.run(Kind::Broadcast, D::Element::DTYPE, ReduceOp::Sum, root, count, None, output)
-    }
-
-    /// Returns when all ranks have called it.
-    ///
-    /// # Errors
-    /// [`CollectiveError::Mismatch`], [`CollectiveError::Poisoned`], [`CollectiveError::Fabric`].
-    pub fn barrier(&self) -> Result<(), CollectiveError> {
-        let output = Output::Plain(ValuesMut::new::<u8>(&mut []));
-        self.run(Kind::Barrier, DType::U8, ReduceOp::Sum, 0, 0, None, output)
-    }
-
-    #[allow(clippy::too_many_arguments, reason = "what a call consists of, from the operations above only")]
-    fn run(
-        &self,
-        kind: Kind,
-        dtype: DType,
-        op: ReduceOp,
-        root: u32,
-        count: usize,
+        call: Call,
+        parts: Parts,
         input: Option<Input<'_>>,
         output: Output<'_>,
     ) -> Result<(), CollectiveError> {
-        let call = Call { kind, dtype, op, root, count: count as u64 };
+        let kind = call.kind;
         let (rank, size) = (self.rank(), self.size());
-        let mut request = Request { call, rank, size, input, output };
+        let mut request = Request { call, rank, size, parts, input, output };
+        let span = request.span();
         let shared = &*self.shared;
         let mut state = shared.state();
         if let Some(cause) = &state.failed {
@@ -358,8 +244,8 @@ impl Group {
             action: kind.action(),
             group: shared.recorded,
             sequence: *sequence,
-            peer: (kind == Kind::Broadcast).then_some(root),
-            bytes: call.bytes() as u64,
+            peer: kind.has_root().then_some(call.root),
+            bytes: span as u64,
             started: false,
             composed: matches!(shared.path, Path::Messages(_)),
         });
@@ -367,7 +253,7 @@ impl Group {
         let mut fate = Fate { shared, sequence: *sequence, failed, over: false };
         let done = match &shared.path {
             Path::Alone => {
-                request.complete(0..call.bytes(), Stores::Cached, |_, _| Source::Target);
+                request.complete(0..span, Stores::Cached, |_, _| Source::Target);
                 Ok(())
             }
             Path::Windows(windows) => windows.run(&mut request, &mut ongoing, progress),
@@ -380,36 +266,6 @@ impl Group {
             recorder.failed(kind.name(), shared.recorded, &error.to_string());
         }
         done
-    }
-
-    fn check_rank(&self, operation: OpName, rank: u32) -> Result<(), CollectiveError> {
-        let size = self.size();
-        require(operation, rank < size, || format!("there is no rank {rank}: name one below {size}"))
-    }
-
-    fn require_all(
-        &self,
-        operation: OpName,
-        whole: &str,
-        has: usize,
-        part: &str,
-        count: usize,
-    ) -> Result<(), CollectiveError> {
-        let size = self.size() as usize;
-        require(operation, count.checked_mul(size) == Some(has), || {
-            format!(
-                "the {whole} has {has} elements and the {part} {count}: for {size} ranks, give it {size} times as many"
-            )
-        })
-    }
-
-    /// The length of a rank's part of `count` elements.
-    fn part(&self, operation: OpName, count: usize) -> Result<usize, CollectiveError> {
-        let size = self.size() as usize;
-        require(operation, count.is_multiple_of(size), || {
-            format!("{count} elements are no equal parts for {size} ranks: give a multiple of {size}")
-        })?;
-        Ok(count / size)
     }
 }
 
@@ -471,12 +327,4 @@ impl fmt::Debug for Group {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Group").field("rank", &self.rank()).field("size", &self.size()).finish_non_exhaustive()
     }
-}
-
-fn elements<T>(bytes: &[u8]) -> usize {
-    bytes.len() / size_of::<T>()
-}
-
-fn require(operation: OpName, holds: bool, problem: impl FnOnce() -> String) -> Result<(), CollectiveError> {
-    if holds { Ok(()) } else { Err(CollectiveError::invalid(operation, problem())) }
 }

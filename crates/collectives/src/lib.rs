@@ -26,13 +26,16 @@
 #![forbid(unsafe_code)]
 
 mod buffer;
+mod by_counts;
 mod call;
 mod deadline;
 mod error;
 mod group;
 mod messages;
 pub mod model;
+mod operations;
 mod p2p;
+mod parts;
 mod request;
 mod windows;
 

@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 
 use crate::buffer::Memory;
 use crate::call::{Call, Kind};
+use crate::parts::Parts;
 
 /// What an operation reads.
 #[derive(Clone, Copy)]
@@ -75,18 +76,94 @@ pub(crate) struct Request<'a> {
     pub(crate) call: Call,
     pub(crate) rank: u32,
     pub(crate) size: u32,
+    pub(crate) parts: Parts,
     /// Missing if the operation works in place.
     pub(crate) input: Option<Input<'a>>,
     pub(crate) output: Output<'a>,
 }
 
 impl Request<'_> {
+    /// A rank's part of a vector that holds all ranks' parts.
+    fn part(&self, rank: u32) -> Range<usize> {
+        let (rank, len) = (rank as usize, self.call.bytes());
+        match &self.parts {
+            Parts::Equal => rank * len..(rank + 1) * len,
+            Parts::Each(places) | Parts::Pairs { got: places, .. } => places[rank]..places[rank + 1],
+        }
+    }
+
+    /// The length of such a vector.
+    fn whole(&self) -> usize {
+        self.part(self.size - 1).end
+    }
+
+    /// Which bytes of its contribution a rank has for another one, or for itself.
+    pub(crate) fn needed(&self, from: u32, to: u32) -> Range<usize> {
+        let root = self.call.root;
+        match self.call.kind {
+            Kind::AllReduce => 0..self.call.bytes(),
+            Kind::Reduce if to == root => 0..self.call.bytes(),
+            Kind::Scan if from <= to => 0..self.call.bytes(),
+            Kind::Broadcast if from == root => 0..self.call.bytes(),
+            Kind::AllGather => 0..self.part(from).len(),
+            Kind::Gather if to == root => 0..self.part(from).len(),
+            Kind::ReduceScatter => self.part(to),
+            Kind::Scatter if from == root => self.part(to),
+            Kind::AllToAll => match &self.parts {
+                Parts::Pairs { given, .. } => {
+                    let at = from as usize * (self.size as usize + 1) + to as usize;
+                    given[at]..given[at + 1]
+                }
+                _ => self.part(to),
+            },
+            Kind::Barrier | Kind::Reduce | Kind::Scan | Kind::Broadcast | Kind::Gather | Kind::Scatter => 0..0,
+        }
+    }
+
+    /// The bytes that are needed, of those that lie in this piece of what is needed.
+    pub(crate) fn needed_in(&self, piece: &Range<usize>, from: u32, to: u32) -> Range<usize> {
+        clip(&self.needed(from, to), piece)
+    }
+
+    /// Bytes that a rank contributes.
+    pub(crate) fn contributed(&self, rank: u32) -> usize {
+        match self.call.kind {
+            Kind::Barrier => 0,
+            Kind::AllReduce | Kind::Reduce | Kind::Scan => self.call.bytes(),
+            Kind::AllGather | Kind::Gather => self.part(rank).len(),
+            Kind::Broadcast if rank == self.call.root => self.call.bytes(),
+            Kind::ReduceScatter => self.whole(),
+            Kind::Scatter if rank == self.call.root => self.whole(),
+            Kind::Broadcast | Kind::Scatter => 0,
+            Kind::AllToAll => self.needed(rank, self.size - 1).end,
+        }
+    }
+
+    /// The most that any rank contributes.
+    pub(crate) fn longest(&self) -> usize {
+        match self.parts {
+            Parts::Equal => self.contributed(self.call.root),
+            _ => (0..self.size).map(|rank| self.contributed(rank)).max().unwrap_or(0),
+        }
+    }
+
+    /// The most that any rank has for any: how many bytes pass in pieces.
+    pub(crate) fn span(&self) -> usize {
+        match &self.parts {
+            Parts::Equal => self.call.bytes(),
+            // Between the rows of pairs are no parts.
+            Parts::Each(places) | Parts::Pairs { given: places, .. } => {
+                places.windows(2).map(|part| part[1].saturating_sub(part[0])).max().unwrap_or(0)
+            }
+        }
+    }
+
     /// Where this rank's contribution lies in what it contributes from (the input, or the output in place).
     fn own(&self) -> Range<usize> {
-        let len = self.call.contribution(self.rank, self.size);
-        let gathers_in_place = self.call.kind == Kind::AllGather && self.input.is_none();
-        let start = if gathers_in_place { self.rank as usize * len } else { 0 };
-        start..start + len
+        match (self.call.kind, self.input) {
+            (Kind::AllGather, None) => self.part(self.rank),
+            _ => 0..self.contributed(self.rank),
+        }
     }
 
     /// What this rank contributes.
@@ -106,8 +183,7 @@ impl Request<'_> {
         self.output.at(region)
     }
 
-    /// Computes this rank's output from bytes `piece` of what each rank contributes (of each rank's part of it, for
-    /// reduce_scatter).
+    /// Computes this rank's output from a piece of what each rank has for it.
     ///
     /// `part(rank, range)` gives bytes of a peer's contribution. Of this rank's own, it is not asked.
     pub(crate) fn complete<'s>(
@@ -119,38 +195,58 @@ impl Request<'_> {
         let Call { kind, dtype, op, root, .. } = self.call;
         let (rank, size) = (self.rank, self.size);
         let input = self.input.map(Input::bytes);
-        let mut output = self.output.values();
-        let len = self.call.bytes();
-        let of = |rank: u32| rank as usize * len;
+        // Each rank begins with its own part, so that not all read from one.
+        let others = (rank..size).chain(0..rank);
+        let mine = self.part(rank);
         match kind {
             Kind::Barrier => {}
-            Kind::AllReduce => {
+            Kind::Reduce | Kind::Gather if rank != root => {}
+            Kind::AllReduce | Kind::Reduce | Kind::Scan => {
+                let ranks = if kind == Kind::Scan { rank + 1 } else { size };
                 let own = input.map_or(Source::Target, |bytes| Source::Plain(&bytes[piece.clone()]));
-                let sources = sources(rank, size, own, |other| part(other, piece.clone()));
-                reduce(reduce_to_plain(op, dtype, &mut output.part(piece), &sources, stores));
+                let sources = sources(rank, ranks, own, |other| part(other, piece.clone()));
+                reduce(reduce_to_plain(op, dtype, &mut self.output.values().part(piece), &sources, stores));
             }
             Kind::ReduceScatter => {
-                let mine = of(rank) + piece.start..of(rank) + piece.end;
-                let own = input.map_or(Source::Target, |bytes| Source::Plain(&bytes[mine.clone()]));
-                let to = if input.is_some() { piece } else { mine.clone() };
-                let sources = sources(rank, size, own, |other| part(other, mine.clone()));
-                reduce(reduce_to_plain(op, dtype, &mut output.part(to), &sources, stores));
+                let range = clip(&mine, &piece);
+                let own = input.map_or(Source::Target, |bytes| Source::Plain(&bytes[range.clone()]));
+                let to = if input.is_some() { range.start - mine.start..range.end - mine.start } else { range.clone() };
+                let sources = sources(rank, size, own, |other| part(other, range.clone()));
+                reduce(reduce_to_plain(op, dtype, &mut self.output.values().part(to), &sources, stores));
             }
-            Kind::AllGather => {
-                // Each rank begins with another one, so that not all read from one.
-                for other in (rank..size).chain(0..rank) {
-                    let mut to = output.part(of(other) + piece.start..of(other) + piece.end);
+            Kind::AllGather | Kind::Gather | Kind::AllToAll => {
+                for other in others {
+                    let (has, place) = (self.needed(other, rank), self.part(other).start);
+                    let range = clip(&has, &piece);
+                    let to = place + range.start - has.start..place + range.end - has.start;
+                    let mut values = self.output.values();
+                    let mut to = values.part(to);
                     if other != rank {
-                        copy(&mut to, part(other, piece.clone()), stores);
+                        copy(&mut to, part(other, range), stores);
                     } else if let Some(bytes) = input {
-                        to.copy_from(&bytes[piece.clone()], stores);
+                        to.copy_from(&bytes[range], stores);
                     }
                 }
             }
             Kind::Broadcast if rank == root => {}
-            Kind::Broadcast => copy(&mut output.part(piece.clone()), part(root, piece), stores),
+            Kind::Broadcast => copy(&mut self.output.values().part(piece.clone()), part(root, piece), stores),
+            Kind::Scatter => {
+                let range = clip(&mine, &piece);
+                let mut values = self.output.values();
+                let mut to = values.part(range.start - mine.start..range.end - mine.start);
+                match input.filter(|_| rank == root) {
+                    Some(bytes) => to.copy_from(&bytes[range], stores),
+                    None => copy(&mut to, part(root, range), stores),
+                }
+            }
         }
     }
+}
+
+/// What lies in this piece of a range, whose own length is that of the piece or less.
+fn clip(range: &Range<usize>, piece: &Range<usize>) -> Range<usize> {
+    let at = |offset: usize| (range.start + offset).min(range.end);
+    at(piece.start)..at(piece.end)
 }
 
 /// One source a rank: `own` for this one.

@@ -184,7 +184,7 @@ impl Messages {
 
     fn attempt(&self, request: &mut Request<'_>, ongoing: &mut Ongoing<'_>) -> Result<(), CollectiveError> {
         let call = request.call;
-        if call.longest(self.size as u32) <= SHORT && goes_in_rounds(self.size, self.fabric.goes_by_tcp()) {
+        if request.longest() <= SHORT && goes_in_rounds(self.size, self.fabric.goes_by_tcp()) {
             return self.pass_on(request, ongoing);
         }
         let by_tcp = self.fabric.goes_by_tcp() && goes_in_rounds(self.size, true);
@@ -211,8 +211,9 @@ impl Messages {
         }
         let mut before = None;
         // What has no bytes is called, too.
-        let segments = (0..call.bytes().max(1)).step_by(self.segment);
-        let segments = segments.map(|start| start..(start + self.segment).min(call.bytes()));
+        let span = request.span();
+        let segments = (0..span.max(1)).step_by(self.segment);
+        let segments = segments.map(|start| start..(start + self.segment).min(span));
         for (half, piece) in halves().zip(segments) {
             let exchange = self.start_piece(request, ongoing, half, piece.clone(), first)?;
             if let Some((exchange, piece, first)) = before.replace((exchange, piece, first)) {
@@ -293,35 +294,32 @@ impl Messages {
         for peer in self.peers() {
             if first {
                 exchange.recv_first(peer)?;
-            } else if self.contributes(request, peer) {
-                exchange.recv(peer, piece.len())?;
+            } else if let len @ 1.. = self.comes(request, &piece, peer) {
+                exchange.recv(peer, len)?;
             }
         }
-        let contributes = self.contributes(request, self.rank);
-        let len = if contributes { piece.len() } else { 0 };
         let mut written = false;
-        for peer in self.peers().filter(|_| first || contributes) {
-            // In reduce_scatter, each rank needs another part; else all need the same.
-            let (from, segment) = match call.kind {
-                Kind::ReduceScatter => (peer * call.bytes(), peer),
-                _ => (0, self.rank),
-            };
-            if contributes && (segment == peer || !written) {
-                let data = &request.contribution()[from + piece.start..from + piece.end];
-                self.outgoing.write(self.at(half, segment), data);
+        for peer in self.peers() {
+            let range = request.needed_in(&piece, self.rank as u32, peer as u32);
+            let len = range.len();
+            // All ranks that need something need the same, but for parts.
+            let segment = if call.kind.is_by_parts() { peer } else { self.rank };
+            if len > 0 && (segment == peer || !written) {
+                self.outgoing.write(self.at(half, segment), &request.contribution()[range]);
                 written = true;
             }
             if first {
                 exchange.send_first(peer, segment, len, header(&call, ongoing))?;
-            } else {
+            } else if len > 0 {
                 exchange.send(peer, segment, len)?;
             }
         }
         Ok(exchange)
     }
 
-    fn contributes(&self, request: &Request<'_>, rank: usize) -> bool {
-        request.call.contribution(rank as u32, self.size as u32) > 0
+    /// Bytes of a piece that come from a rank.
+    fn comes(&self, request: &Request<'_>, piece: &Range<usize>, peer: usize) -> usize {
+        request.needed_in(piece, peer as u32, self.rank as u32).len()
     }
 
     /// Ends such a piece.
@@ -335,8 +333,7 @@ impl Messages {
     ) -> Result<(), CollectiveError> {
         let half = exchange.half;
         if first {
-            let expected = |peer| if self.contributes(request, peer) { piece.len() } else { 0 };
-            self.compare(&mut exchange, expected, request, ongoing)?;
+            self.compare(&mut exchange, |peer| self.comes(request, &piece, peer), request, ongoing)?;
         } else {
             exchange.receive_all_exact(ongoing)?;
         }

@@ -48,7 +48,7 @@ impl Messages {
         // Where the contributions of the ranks from this one on are, and the end of the last.
         let mut at = vec![0];
         for step in 0..size {
-            at.push(at[step] + block(call.contribution(rank(step) as u32, size as u32)));
+            at.push(at[step] + block(request.contributed(rank(step) as u32)));
         }
         self.incoming.write(0, &header(&call, ongoing));
         self.incoming.write(HEADER, request.contribution());
@@ -69,7 +69,7 @@ impl Messages {
             }
         }
         exchange.finish(ongoing)?;
-        request.complete(0..call.bytes(), Stores::Cached, |peer, range: Range<usize>| {
+        request.complete(0..request.span(), Stores::Cached, |peer, range: Range<usize>| {
             let step = (peer as usize + size - self.rank) % size;
             Source::Exposed(&self.incoming, at[step] + HEADER + range.start)
         });

@@ -21,11 +21,14 @@ const BLOCK: usize = 8 << 10;
 const STREAMING_BLOCKS: usize = 512 << 10;
 
 impl Windows {
-    /// The pools and places of all contributions that are read, if all of them lie in pools.
-    pub(super) fn contributions(&self, call: &Call, agreed: &Agreed) -> Option<Places> {
-        let read = |rank: usize| call.contribution(rank as u32, self.size as u32) > 0;
+    /// The pools and places of all contributions that are read, if all of them lie in pools, and no rank writes into its own
+    /// while others read it.
+    pub(super) fn contributions(&self, request: &Request<'_>, agreed: &Agreed) -> Option<Places> {
+        let read = |rank: usize| request.contributed(rank as u32) > 0;
         let all = (0..self.size).all(|rank| agreed.inputs[rank].is_some() || !read(rank));
-        all.then(|| agreed.inputs.clone())
+        let in_place = (0..self.size).any(|rank| agreed.inputs[rank] == agreed.outputs[rank]);
+        let apart = request.call.kind != Kind::Scan || !in_place;
+        (all && apart).then(|| agreed.inputs.clone())
     }
 
     /// Every rank reads what it needs from its peers' memory, and none returns before all have.
@@ -35,9 +38,9 @@ impl Windows {
         ongoing: &mut Ongoing<'_>,
         inputs: &Places,
     ) -> Result<(), CollectiveError> {
-        let call = request.call;
-        let inputs = self.places(ongoing.operation, inputs, |rank| call.contribution(rank, self.size as u32))?;
-        request.complete(0..call.bytes(), stores_for(call.longest(self.size as u32)), |peer, range| {
+        let inputs = self.places(ongoing.operation, inputs, |rank| request.contributed(rank))?;
+        let stores = stores_for(request.longest());
+        request.complete(0..request.span(), stores, |peer, range| {
             let (pool, at) = inputs[peer as usize];
             Source::Exposed(pool, at + range.start)
         });
@@ -75,29 +78,41 @@ impl Windows {
         (0..self.size).map(place).collect()
     }
 
-    /// An all-reduce that does not fit into a slot.
-    pub(super) fn all_reduce(
+    /// An all-reduce, or a reduce, that does not fit into a slot.
+    pub(super) fn reduce(
         &self,
         request: &mut Request<'_>,
         ongoing: &mut Ongoing<'_>,
         progress: &mut Progress,
     ) -> Result<(), CollectiveError> {
-        debug_assert_eq!(request.call.kind, Kind::AllReduce);
-        // Peers write into the output as soon as they have read the announcement.
-        if request.output_at(self.pool).is_none() {
-            self.announce_places(&request.call, self.own_places(request), ongoing)?;
+        let call = request.call;
+        let places = self.own_places(request);
+        let direct = |agreed: &Agreed| {
+            let outputs = (0..self.size).all(|rank| agreed.outputs[rank].is_some() || !gets(&call, rank));
+            outputs && agreed.inputs.iter().all(Option::is_some)
+        };
+        if !gets(&call, self.rank) {
+            let agreed = self.announce_places(&call, places, ongoing)?;
+            if direct(&agreed) {
+                self.reduce_share(&call, ongoing, Source::Plain(request.contribution()), None, &agreed)?;
+                return self.finish(ongoing);
+            }
             return self.staged(request, ongoing, progress);
         }
-        let places = self.own_places(request);
+        // Peers write into the output as soon as they have read the announcement.
+        if places[1].is_none() {
+            self.announce_places(&call, places, ongoing)?;
+            return self.staged(request, ongoing, progress);
+        }
         let Output::Buffer(memory) = &mut request.output else { unreachable!("it lies in the pool") };
         let Some(lent) = memory.lend() else { unreachable!("it lies in the pool") };
-        let agreed = self.announce_places(&request.call, places, ongoing)?;
-        if agreed.inputs.iter().chain(&agreed.outputs).all(Option::is_some) {
+        let agreed = self.announce_places(&call, places, ongoing)?;
+        if direct(&agreed) {
             let own = match request.input {
                 Some(input) => Source::Plain(input.bytes()),
                 None => Source::Exposed(lent.exposed(), 0),
             };
-            self.reduce_share(&request.call, ongoing, own, lent.exposed(), &agreed)?;
+            self.reduce_share(&call, ongoing, own, Some(lent.exposed()), &agreed)?;
             self.finish(ongoing)?;
             lent.finish();
             return Ok(());
@@ -107,19 +122,25 @@ impl Windows {
         self.staged(request, ongoing, progress)
     }
 
-    /// Reduces this rank's share of the vector from all ranks' inputs into all ranks' outputs. The shares are apart, so
-    /// that nobody waits for anybody meanwhile.
+    /// Reduces this rank's share of the vector from all ranks' inputs into the outputs of all ranks that get the result, of
+    /// which `output` is this one's. The shares are apart, so that nobody waits for anybody meanwhile.
     fn reduce_share(
         &self,
         call: &Call,
         ongoing: &Ongoing<'_>,
         own: Source<'_>,
-        output: &Exposed,
+        output: Option<&Exposed>,
         agreed: &Agreed,
     ) -> Result<(), CollectiveError> {
         let len = call.bytes();
         let inputs = self.places(ongoing.operation, &agreed.inputs, |_| len)?;
-        let outputs = self.places(ongoing.operation, &agreed.outputs, |_| len)?;
+        let written = |rank| if gets(call, rank as usize) { len } else { 0 };
+        let outputs = self.places(ongoing.operation, &agreed.outputs, written)?;
+        // This rank's own first, since it is in its caches then.
+        let peers = self.peers().filter(|peer| gets(call, *peer)).map(|peer| outputs[peer]);
+        let own_output = output.map(|output| (output, 0)).into_iter();
+        let targets: SmallVec<[(&Exposed, usize); 8]> = own_output.chain(peers).collect();
+        let Some(((first, first_at), others)) = targets.split_first() else { return Ok(()) };
         let share = len.div_ceil(self.size).next_multiple_of(64);
         let start = (share * self.rank).min(len);
         let end = (start + share).min(len);
@@ -139,13 +160,16 @@ impl Windows {
                 let (pool, from) = inputs[peer as usize];
                 Source::Exposed(pool, from + at)
             });
-            reduce(reduce_to_exposed(call.op, call.dtype, output, at..at + block, &sources, stores));
-            for (pool, to) in self.peers().map(|peer| outputs[peer]) {
+            let into = |target: &Exposed, to: usize| {
+                let to = to + at..to + at + block;
+                reduce(reduce_to_exposed(call.op, call.dtype, target, to, &sources, stores));
+            };
+            into(first, *first_at);
+            for (pool, to) in others {
                 if stores == Stores::Streaming {
-                    let to = to + at..to + at + block;
-                    reduce(reduce_to_exposed(call.op, call.dtype, pool, to, &sources, stores));
+                    into(pool, *to);
                 } else {
-                    output.copy_to(at, pool, to + at, block);
+                    first.copy_to(first_at + at, pool, to + at, block);
                 }
             }
             at += block;
@@ -158,4 +182,9 @@ impl Windows {
         let peers = self.peers().any(|peer| agreed.inputs[peer] == agreed.outputs[peer]);
         peers || !matches!(own, Source::Plain(_))
     }
+}
+
+/// Whether a rank gets the result of a reduction.
+fn gets(call: &Call, rank: usize) -> bool {
+    call.kind == Kind::AllReduce || rank == call.root as usize
 }

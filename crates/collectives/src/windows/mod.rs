@@ -127,18 +127,18 @@ impl Windows {
         ongoing: &mut Ongoing<'_>,
         progress: &mut Progress,
     ) -> Result<(), CollectiveError> {
-        let longest = request.call.longest(self.size as u32);
+        let longest = request.longest();
         if longest <= layout::SLOT {
-            self.announce_with_data(request, ongoing);
+            self.announce_with_data(request, longest, ongoing);
             self.agree(&request.call, [None; 2], ongoing)?;
             self.complete_from_slots(request, ongoing.sequence, longest);
             self.settle(ongoing);
             self.check_poison(ongoing.sequence)
-        } else if request.call.kind == Kind::AllReduce {
-            self.all_reduce(request, ongoing, progress)
+        } else if matches!(request.call.kind, Kind::AllReduce | Kind::Reduce) {
+            self.reduce(request, ongoing, progress)
         } else {
             let agreed = self.announce_places(&request.call, self.own_places(request), ongoing)?;
-            match self.contributions(&request.call, &agreed) {
+            match self.contributions(request, &agreed) {
                 Some(inputs) => self.pull(request, ongoing, &inputs),
                 None => self.staged(request, ongoing, progress),
             }
@@ -156,12 +156,12 @@ impl Windows {
         (0..self.size).filter(move |peer| *peer != rank)
     }
 
-    /// Announces a call with all of this rank's contribution, inline or in the slot.
-    fn announce_with_data(&self, request: &Request<'_>, ongoing: &mut Ongoing<'_>) {
+    /// Announces a call with all of this rank's contribution, inline or, if the longest of any rank does not fit there, in the slot.
+    fn announce_with_data(&self, request: &Request<'_>, longest: usize, ongoing: &mut Ongoing<'_>) {
         let local = self.window.local();
         let data = request.contribution();
         let line = &local.words()[layout::announcement(ongoing.sequence)..];
-        if data.len() <= layout::INLINE_MAX {
+        if longest <= layout::INLINE_MAX {
             let mut words = [0; layout::INLINE_MAX];
             words[..data.len()].copy_from_slice(data);
             let used = data.len().div_ceil(8);
@@ -253,7 +253,7 @@ impl Windows {
 
     /// Computes the output from the announcements or the slots.
     fn complete_from_slots(&self, request: &mut Request<'_>, sequence: u64, longest: usize) {
-        let piece = 0..request.call.bytes();
+        let piece = 0..request.span();
         if longest > layout::INLINE_MAX {
             let at = layout::slot(sequence);
             let part = |peer, range: std::ops::Range<usize>| Source::Exposed(self.window.peer(peer), at + range.start);

@@ -30,15 +30,15 @@ impl Windows {
         progress: &mut Progress,
     ) -> Result<(), CollectiveError> {
         let call = request.call;
-        let len = call.bytes();
-        // For reduce_scatter, a stage holds that part of each rank's share.
-        let each = match call.kind {
+        let len = request.span();
+        // Where ranks need different parts, a stage holds a piece of each rank's.
+        let each = match call.kind.is_by_parts() {
             // Whole lines, and at least one element of the longest type.
-            Kind::ReduceScatter => (PIECE / self.size / 64 * 64).max(8),
-            _ => PIECE,
+            true => (PIECE / self.size / 64 * 64).max(8),
+            false => PIECE,
         };
         let shares = call.kind == Kind::AllReduce && self.size > WHOLE;
-        let stores = stores_for(call.longest(self.size as u32));
+        let stores = stores_for(request.longest());
         let base = progress.pieces;
         let pieces = len.div_ceil(each) as u64;
         let range = |piece: u64| {
@@ -85,14 +85,12 @@ impl Windows {
             self.await_counter(ongoing, Counter::Taken, (piece + 1).saturating_sub(PIECES))?;
             let (stage, at) = (self.window.local(), layout::stage(piece));
             let stores = if range.len() >= STREAMING_PIECE { Stores::Streaming } else { Stores::Cached };
-            if request.call.kind == Kind::ReduceScatter {
-                let share = request.call.bytes();
-                for rank in 0..self.size {
-                    let part = &contribution[rank * share + range.start..rank * share + range.end];
-                    copy_in_with(part, stage, at + rank * range.len(), stores);
-                }
-            } else {
-                copy_in_with(&contribution[range], stage, at, stores);
+            let parts = if request.call.kind.is_by_parts() { self.size as u32 } else { 1 };
+            for rank in 0..parts {
+                // All that need all of it need the same.
+                let of = if parts > 1 { request.needed_in(&range, self.rank as u32, rank) } else { range.clone() };
+                let part = &contribution[of.start.min(contribution.len())..of.end.min(contribution.len())];
+                copy_in_with(part, stage, at + rank as usize * range.len(), stores);
             }
         }
         self.count(Counter::Posted, piece + 1);
@@ -103,7 +101,7 @@ impl Windows {
     fn take(&self, request: &mut Request<'_>, piece: u64, range: Range<usize>, stores: Stores) {
         let at = layout::stage(piece);
         // What each rank put there begins with what the range begins with, or holds a part for each rank.
-        let before = if request.call.kind == Kind::ReduceScatter { at + self.rank * range.len() } else { at };
+        let before = if request.call.kind.is_by_parts() { at + self.rank * range.len() } else { at };
         request.complete(range, stores, |peer, _| Source::Exposed(self.window.peer(peer), before));
     }
 

@@ -109,13 +109,33 @@ macro_rules! with {
     };
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Operation {
     AllReduce,
     AllGather,
     ReduceScatter,
     Broadcast,
+    Reduce,
+    Gather,
+    Scatter,
+    AllToAll,
+    Scan,
     Barrier,
+}
+
+impl Operation {
+    /// All but barriers.
+    const ALL: [Operation; 9] = [
+        Operation::AllReduce,
+        Operation::AllGather,
+        Operation::ReduceScatter,
+        Operation::Broadcast,
+        Operation::Reduce,
+        Operation::Gather,
+        Operation::Scatter,
+        Operation::AllToAll,
+        Operation::Scan,
+    ];
 }
 
 /// One operation, as all ranks know it.
@@ -128,13 +148,17 @@ struct Plan {
     count: usize,
     root: u32,
     in_place: bool,
+    /// The ranks' parts have different lengths, in operations that can have such.
+    by_counts: bool,
     /// By rank: is the input registered, is the output.
     registered: Vec<(bool, bool)>,
 }
 
 fn plan(random: &mut Random, size: u32) -> Plan {
     use Operation::*;
-    let operation = random.pick(&[AllReduce, AllReduce, AllReduce, AllGather, ReduceScatter, Broadcast, Barrier]);
+    let mut operations = vec![AllReduce, AllReduce, Barrier];
+    operations.extend(Operation::ALL);
+    let operation = random.pick(&operations);
     let dtype = random.pick(DType::all());
     let op = loop {
         let op = random.pick(ReduceOp::all());
@@ -156,7 +180,29 @@ fn plan(random: &mut Random, size: u32) -> Plan {
         _ => (0..size).map(|_| (random.below(3) > 0, random.below(3) > 0)).collect(),
     };
     let root = random.below(u64::from(size)) as u32;
-    Plan { seed: random.next(), operation, dtype, op, count, root, in_place: random.below(2) == 0, registered }
+    let (in_place, by_counts) = (random.below(2) == 0, random.below(3) == 0);
+    Plan { seed: random.next(), operation, dtype, op, count, root, in_place, by_counts, registered }
+}
+
+/// Lengths of parts around what is planned, some of them nothing.
+fn counts(plan: &Plan, of: u64, ranks: usize) -> Vec<usize> {
+    let mut random = Random::new(plan.seed.rotate_right(9) ^ of);
+    (0..ranks)
+        .map(|_| match random.below(4) {
+            0 => 0,
+            1 => plan.count,
+            _ => random.below(2 * plan.count as u64 + 1) as usize,
+        })
+        .collect()
+}
+
+/// What lies before each part, and the sum.
+fn places(counts: &[usize]) -> Vec<usize> {
+    let ends = counts.iter().scan(0, |end, count| {
+        *end += count;
+        Some(*end)
+    });
+    [0].into_iter().chain(ends).collect()
 }
 
 fn input_of<T: Sample>(plan: &Plan, rank: u32, count: usize) -> Vec<T> {
@@ -192,6 +238,12 @@ fn check<T: Sample>(plan: &Plan, rank: u32, got: &[T], expected: &[T]) {
 }
 
 fn round<T: Sample>(group: &Group, plan: &Plan) {
+    match plan.operation {
+        Operation::AllToAll => return round_of_pairs::<T>(group, plan),
+        Operation::Gather | Operation::Scatter => return round_of_parts::<T>(group, plan),
+        Operation::AllGather | Operation::ReduceScatter if plan.by_counts => return round_of_parts::<T>(group, plan),
+        _ => {}
+    }
     let (rank, size) = (group.rank(), group.size());
     let (ranks, this) = (size as usize, rank as usize);
     let (input_registered, output_registered) = plan.registered[this];
@@ -251,6 +303,29 @@ fn round<T: Sample>(group: &Group, plan: &Plan) {
                 check(plan, rank, &input.to_vec(), mine);
             }
         }
+        Operation::Reduce | Operation::Scan => {
+            let scan = plan.operation == Operation::Scan;
+            let is_root = rank == plan.root;
+            let result = if scan { reduced(plan.op, &inputs[..=this]) } else { reduced(plan.op, &inputs) };
+            delay(&mut random);
+            if plan.in_place {
+                with!(&mut input, |data| match scan {
+                    true => group.scan(data, plan.op).unwrap(),
+                    false => group.reduce(data, plan.op, plan.root).unwrap(),
+                });
+                check(plan, rank, &input.to_vec(), if scan || is_root { &result } else { mine });
+            } else {
+                let before = input_of::<T>(plan, 99, count);
+                let mut output = memory(output_registered, &before);
+                with!(&input, |from| with!(&mut output, |to| match scan {
+                    true => group.scan_into(from, to, plan.op).unwrap(),
+                    false => group.reduce_into(from, to, plan.op, plan.root).unwrap(),
+                }));
+                check(plan, rank, &output.to_vec(), if scan || is_root { &result } else { &before });
+                check(plan, rank, &input.to_vec(), mine);
+            }
+        }
+        Operation::Gather | Operation::Scatter | Operation::AllToAll => unreachable!("done above"),
         Operation::Broadcast => {
             delay(&mut random);
             with!(&mut input, |data| group.broadcast(data, plan.root).unwrap());
@@ -261,6 +336,80 @@ fn round<T: Sample>(group: &Group, plan: &Plan) {
             group.barrier().unwrap();
         }
     }
+}
+
+/// Operations in which the ranks' parts may differ in length.
+fn round_of_parts<T: Sample>(group: &Group, plan: &Plan) {
+    let (rank, ranks) = (group.rank(), group.size() as usize);
+    let this = rank as usize;
+    let counts = if plan.by_counts { counts(plan, 0, ranks) } else { vec![plan.count; ranks] };
+    let places = places(&counts);
+    let (whole, own) = (places[ranks], places[this]..places[this + 1]);
+    let memory = |registered, elements: &[T]| Memory::new(group, registered, elements);
+    let (input_registered, output_registered) = plan.registered[this];
+    let mut random = Random::new(plan.seed.rotate_left(7) ^ u64::from(rank));
+    let is_root = rank == plan.root;
+    // What each rank has, and what this one gets.
+    let inputs: Vec<Vec<T>> = (0..ranks)
+        .map(|rank| {
+            let count = match plan.operation {
+                Operation::AllGather | Operation::Gather => counts[rank],
+                Operation::Scatter if rank != plan.root as usize => 0,
+                _ => whole,
+            };
+            input_of(plan, rank as u32, count)
+        })
+        .collect();
+    let expected = match plan.operation {
+        Operation::AllGather => inputs.concat(),
+        Operation::Gather if is_root => inputs.concat(),
+        Operation::Gather => vec![],
+        Operation::Scatter => inputs[plan.root as usize][own.clone()].to_vec(),
+        Operation::ReduceScatter => reduced(plan.op, &inputs)[own.clone()].to_vec(),
+        other => unreachable!("{other:?} has no parts"),
+    };
+    let mine = &inputs[this];
+    let input = memory(input_registered, mine);
+    let mut output = memory(output_registered, &input_of::<T>(plan, 99, expected.len()));
+    delay(&mut random);
+    with!(&input, |from| with!(&mut output, |to| match (plan.operation, plan.by_counts) {
+        (Operation::AllGather, true) => group.all_gather_v(from, to, &counts),
+        (Operation::AllGather, false) => group.all_gather(from, to),
+        (Operation::Gather, true) => group.gather_v(from, to, &counts, plan.root),
+        (Operation::Gather, false) => group.gather(from, to, plan.root),
+        (Operation::Scatter, true) => group.scatter_v(from, &counts, to, plan.root),
+        (Operation::Scatter, false) => group.scatter(from, to, plan.root),
+        (_, true) => group.reduce_scatter_v(from, &counts, to, plan.op),
+        (_, false) => group.reduce_scatter(from, to, plan.op),
+    }))
+    .unwrap();
+    check(plan, rank, &output.to_vec(), &expected);
+    check(plan, rank, &input.to_vec(), mine);
+}
+
+fn round_of_pairs<T: Sample>(group: &Group, plan: &Plan) {
+    let (rank, ranks) = (group.rank(), group.size() as usize);
+    let this = rank as usize;
+    let given = |from: usize| if plan.by_counts { counts(plan, from as u64, ranks) } else { vec![plan.count; ranks] };
+    let inputs: Vec<Vec<T>> = (0..ranks).map(|from| input_of(plan, from as u32, given(from).iter().sum())).collect();
+    let parts: Vec<&[T]> = (0..ranks)
+        .map(|from| {
+            let places = places(&given(from));
+            &inputs[from][places[this]..places[this + 1]]
+        })
+        .collect();
+    let (expected, gets) = (parts.concat(), parts.iter().map(|part| part.len()).collect::<Vec<_>>());
+    let (input_registered, output_registered) = plan.registered[this];
+    let input = Memory::new(group, input_registered, &inputs[this]);
+    let mut output = Memory::new(group, output_registered, &input_of::<T>(plan, 99, expected.len()));
+    delay(&mut Random::new(plan.seed.rotate_left(7) ^ u64::from(rank)));
+    with!(&input, |from| with!(&mut output, |to| match plan.by_counts {
+        true => group.all_to_all_v(from, &given(this), to, &gets),
+        false => group.all_to_all(from, to),
+    }))
+    .unwrap();
+    check(plan, rank, &output.to_vec(), &expected);
+    check(plan, rank, &input.to_vec(), &inputs[this]);
 }
 
 fn run_plan(group: &Group, plan: &Plan) {
@@ -373,7 +522,8 @@ fn all_reduces_of_middle_length_of_many_ranks() {
                 let registered = vec![(seed % 2 == 0, seed % 3 == 0); size as usize];
                 let (operation, count) = (Operation::AllReduce, bytes / dtype.size());
                 let in_place = seed % 2 == 0;
-                run_plan(group, &Plan { seed, operation, dtype, op, count, root: 0, in_place, registered });
+                let (root, by_counts) = (0, false);
+                run_plan(group, &Plan { seed, operation, dtype, op, count, root, in_place, by_counts, registered });
             }
         });
     }
@@ -393,9 +543,33 @@ fn every_type_and_reduction(group: &Group) {
                 let registered = vec![(registered, registered); 2];
                 for operation in [Operation::AllReduce, Operation::ReduceScatter] {
                     let registered = registered.clone();
-                    let plan = Plan { seed, operation, dtype, op, count, root: 0, in_place: true, registered };
+                    let (root, in_place, by_counts) = (0, true, false);
+                    let plan = Plan { seed, operation, dtype, op, count, root, in_place, by_counts, registered };
                     run_plan(group, &plan);
                 }
+            }
+        }
+    }
+}
+
+/// Every operation by every kind of memory, short and long, with equal parts and others, so that none depends on the dice.
+#[test]
+fn every_operation_on_every_path() {
+    run_group(3, every_operation);
+    run_by_messages(3, every_operation);
+    run_over_hosts(Profile::Infiniband, 5, every_operation);
+}
+
+fn every_operation(group: &Group) {
+    let ranks = group.size() as usize;
+    let lengths = [0, 1, 7, 1_000, 5_000, 40_000, 200_000];
+    for (seed, count) in (0..).zip(lengths) {
+        for operation in Operation::ALL {
+            for flags in 0..8 {
+                let [registered, in_place, by_counts] = [1, 2, 4].map(|flag| flags & flag != 0);
+                let registered = vec![(registered, registered); ranks];
+                let (dtype, op, root) = (DType::I16, ReduceOp::Sum, group.size() - 1);
+                run_plan(group, &Plan { seed, operation, dtype, op, count, root, in_place, by_counts, registered });
             }
         }
     }

@@ -78,10 +78,15 @@ pub enum Action {
     Batch,
     Flush,
     WaitCounter,
+    Reduce,
+    Gather,
+    Scatter,
+    AllToAll,
+    Scan,
 }
 
 impl Action {
-    const ALL: [Action; 15] = [
+    const ALL: [Action; 20] = [
         Action::Barrier,
         Action::AllReduce,
         Action::AllGather,
@@ -97,6 +102,11 @@ impl Action {
         Action::Batch,
         Action::Flush,
         Action::WaitCounter,
+        Action::Reduce,
+        Action::Gather,
+        Action::Scatter,
+        Action::AllToAll,
+        Action::Scan,
     ];
 
     /// Its name, as errors have it.
@@ -118,6 +128,11 @@ impl Action {
             Action::Batch => "batch",
             Action::Flush => "flush",
             Action::WaitCounter => "wait_counter",
+            Action::Reduce => "reduce",
+            Action::Gather => "gather",
+            Action::Scatter => "scatter",
+            Action::AllToAll => "all_to_all",
+            Action::Scan => "scan",
         }
     }
 }
