@@ -5,7 +5,8 @@ use std::time::Duration;
 use fulmen_fabric::{Fabric, FabricError, OpName, TAG_LABEL};
 use fulmen_kernels::{DType, Stores, ValuesMut};
 
-use crate::buffer::{Memory, Outgoing};
+use crate::buffer::{Lent, Memory, Outgoing};
+use crate::deadline::Deadline;
 use crate::request::Output;
 use crate::{CollectiveError, Data, Element, Group};
 
@@ -54,6 +55,46 @@ impl Group {
         let sent = fabric.send(to, tag, lent.exposed(), deadline);
         lent.retire();
         Ok(sent?)
+    }
+
+    /// Sends elements to a rank and receives a message from one, which may be another one, both with this tag. Neither waits for the
+    /// other, so that ranks can exchange in pairs or pass on in a circle. Returns how many elements came.
+    ///
+    /// What is sent is copied first, but for a [`Buffer`](crate::Buffer) that is lent (`&mut buffer`).
+    ///
+    /// # Errors
+    /// As [`Group::send`] and [`Group::recv`], and [`CollectiveError::Fabric`] if the pool has no room for the copy. Both are
+    /// tried in any case; if both fail, it is the receive's that is told.
+    pub fn send_recv<S, D>(&self, data: S, to: u32, into: &mut D, from: u32, tag: u64) -> Result<usize, CollectiveError>
+    where
+        S: Outgoing,
+        D: Data<Element = S::Element> + ?Sized,
+    {
+        let typed = typed("send_recv", tag, S::Element::DTYPE)?;
+        let mut deadline = Deadline::new(self.deadline());
+        let fabric = self.fabric();
+        let copy = |bytes: &[u8]| {
+            let copy = fabric.alloc(bytes.len())?.into_exposed();
+            copy.write(0, bytes);
+            Ok::<_, FabricError>(copy)
+        };
+        let mut lent = None;
+        let copied = match data.parcel() {
+            Parcel::Plain(bytes) => Some(copy(bytes)?),
+            Parcel::Lent(memory) if memory.bytes().len() <= SHORT => Some(copy(memory.bytes())?),
+            Parcel::Lent(memory) => {
+                lent = memory.lend();
+                None
+            }
+        };
+        let outgoing = copied.as_ref().or(lent.as_ref().map(Lent::exposed)).expect("one or the other");
+        let sent = fabric.start_send(to, typed, outgoing);
+        let received = self.with_deadline(deadline.left()).recv(into, from, tag);
+        let sent = sent.and_then(|sent| sent.wait(deadline.left()));
+        lent.into_iter().for_each(Lent::retire);
+        let count = received?;
+        sent?;
+        Ok(count)
     }
 
     /// Receives the oldest message with this tag of another rank. Returns how many elements it had: as many as `data` has,

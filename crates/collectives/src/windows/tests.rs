@@ -69,6 +69,18 @@ fn a_rank_that_reduces_what_was_overwritten_hears_of_it() {
 }
 
 #[test]
+fn a_root_that_gets_what_was_overwritten_hears_of_it() {
+    a_rank_that_is_held(|group, from, to| group.gather(from, to, 1), 2);
+    a_rank_that_is_held(|group, from, to| group.reduce_into(from, to, ReduceOp::Sum, 1), 1);
+}
+
+#[test]
+fn a_rank_that_exchanges_what_was_overwritten_hears_of_it() {
+    a_rank_that_is_held(|group, from, to| group.all_to_all(from, to), 1);
+    a_rank_that_is_held(|group, from, to| group.scan_into(from, to, ReduceOp::Sum), 1);
+}
+
+#[test]
 fn a_rank_that_panics_in_a_call_tells_the_others() {
     start(2, None, |fabric| {
         let group = Group::new(fabric).unwrap();

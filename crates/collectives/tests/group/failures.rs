@@ -25,7 +25,7 @@ fn sum_registered(group: &Group, count: usize) -> Result<(), CollectiveError> {
 }
 
 /// Calls that differ from a sum of f32 in one thing each.
-const OTHERS: [(&str, Call); 8] = [
+const OTHERS: [(&str, Call); 11] = [
     ("longer", |group, count| sum_f32(group, count + 1)),
     ("much longer", |group, count| sum_f32(group, count + 300_000)),
     ("shorter", |group, count| sum_f32(group, count - 1)),
@@ -34,6 +34,12 @@ const OTHERS: [(&str, Call); 8] = [
     ("another operation", |group, count| group.broadcast(&mut vec![1f32; count], 0)),
     ("a gathering", |group, count| {
         group.all_gather(&vec![1f32; count], &mut vec![0f32; count * group.size() as usize])
+    }),
+    ("a reduction at one rank", |group, count| group.reduce(&mut vec![1f32; count], ReduceOp::Sum, 0)),
+    ("a scan", |group, count| group.scan(&mut vec![1f32; count], ReduceOp::Sum)),
+    ("parts by counts", |group, count| {
+        let counts = vec![count; group.size() as usize];
+        group.all_gather_v(&vec![1f32; count], &mut vec![0f32; count * counts.len()], &counts)
     }),
     ("a barrier", |group, _| group.barrier()),
 ];

@@ -5,6 +5,7 @@ mod counting;
 mod failures;
 mod messages;
 mod model;
+mod parts;
 mod ranks;
 mod reference;
 mod world;

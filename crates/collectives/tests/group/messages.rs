@@ -33,6 +33,33 @@ fn elements_arrive_in_any_memory() {
     });
 }
 
+/// Each waits for what the one before it sends: far more than goes under way unasked.
+#[test]
+fn ranks_pass_on_in_a_circle() {
+    let body = |group: &Group| {
+        let (rank, size) = (group.rank(), group.size());
+        let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
+        for count in [0, 1, 1000, 300_000] {
+            let mut into = vec![0; count];
+            assert_eq!(group.send_recv(&vec![rank; count], next, &mut into, before, 1).unwrap(), count);
+            assert_eq!(into, vec![before; count]);
+            let (mut own, mut theirs) = (group.alloc::<u32>(count).unwrap(), group.alloc::<u32>(count + 1).unwrap());
+            own.fill(rank);
+            assert_eq!(group.send_recv(&mut own, next, &mut theirs, before, 2).unwrap(), count);
+            assert!(own.iter().all(|value| *value == rank) && own.len() == count);
+            assert!(theirs[..count].iter().all(|value| *value == before));
+        }
+        let wrong = group.send_recv(&[rank], next, &mut [0_u32; 0], before, 3).unwrap_err();
+        assert!(matches!(wrong, CollectiveError::Fabric(FabricError::Truncated { .. })), "{wrong:?}");
+        group.barrier().unwrap();
+    };
+    for size in [2, 3] {
+        run_group(size, body);
+        run_over(Profile::Thunderbolt, size, body);
+        run_over_hosts(Profile::Infiniband, size, body);
+    }
+}
+
 #[test]
 fn registered_memory_is_lent_and_comes_back() {
     let body = |group: &Group| {
