@@ -25,7 +25,7 @@ check() {
 }
 
 for profile in "" infiniband thunderbolt; do
-    for op in all-reduce all-gather reduce-scatter broadcast latency bandwidth; do
+    for op in all-reduce all-gather reduce-scatter broadcast reduce gather scatter all-to-all scan latency bandwidth; do
         check "$op" --min 8 --max 64K ${profile:+--profile "$profile"}
     done
     check barrier ${profile:+--profile "$profile"}

@@ -12,6 +12,7 @@ use crate::deadline::Deadline;
 use crate::messages::Messages;
 use crate::parts::Parts;
 use crate::request::{Input, Output, Request};
+use crate::started::Started;
 use crate::windows::{Ongoing, Progress, Windows};
 use crate::{Buffer, CollectiveError};
 
@@ -35,6 +36,7 @@ struct Shared {
     /// Its number in this rank's record.
     recorded: u32,
     state: Mutex<State>,
+    started: Started,
     /// Called by the fabric as long as the group is there.
     _on_end: Arc<OnEnd>,
 }
@@ -105,7 +107,7 @@ impl Group {
                 }
             });
             fabric.on_end(Arc::downgrade(&on_end));
-            Shared { fabric, path, recorded, state, _on_end: on_end }
+            Shared { fabric, path, recorded, state, started: Started::default(), _on_end: on_end }
         });
         Group { shared, deadline }
     }
@@ -218,6 +220,10 @@ impl Group {
         Ok(Buffer::new(self.shared.fabric.alloc(bytes)?))
     }
 
+    pub(crate) fn started(&self) -> &Started {
+        &self.shared.started
+    }
+
     /// Runs one call to its end.
     pub(crate) fn run(
         &self,
@@ -231,6 +237,7 @@ impl Group {
         let mut request = Request { call, rank, size, parts, input, output };
         let span = request.span();
         let shared = &*self.shared;
+        shared.started.settle();
         let mut state = shared.state();
         if let Some(cause) = &state.failed {
             return Err(CollectiveError::Poisoned { cause: cause.clone() });
@@ -246,7 +253,7 @@ impl Group {
             sequence: *sequence,
             peer: kind.has_root().then_some(call.root),
             bytes: span as u64,
-            started: false,
+            started: shared.started.is_here(),
             composed: matches!(shared.path, Path::Messages(_)),
         });
         // Should this thread panic, the group is of no use any more.

@@ -37,6 +37,7 @@ mod operations;
 mod p2p;
 mod parts;
 mod request;
+mod started;
 mod windows;
 
 #[cfg(test)]
@@ -47,3 +48,4 @@ pub use buffer::{Buffer, Data, Outgoing};
 pub use error::CollectiveError;
 pub use fulmen_kernels::{Complex64, DType, Element, ReduceOp, Unsupported};
 pub use group::Group;
+pub use started::Handle;

@@ -69,7 +69,7 @@ mod network;
 pub use choose::TCP;
 pub use fulmen_cluster::sync;
 pub use fulmen_collectives::{
-    Buffer, CollectiveError, Complex64, DType, Data, Element, Group, Outgoing, ReduceOp, Unsupported,
+    Buffer, CollectiveError, Complex64, DType, Data, Element, Group, Handle, Outgoing, ReduceOp, Unsupported,
 };
 pub use fulmen_fabric::{
     Batch, Cables, Fabric, FabricError, FabricOptions, LinkKind, Loss, PollPolicy, Remote, RemoteKey, Rights, Shared,

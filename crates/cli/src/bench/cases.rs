@@ -120,15 +120,19 @@ impl<D: Holds> Collective<'_, D> {
     fn must(&self, round: u64, first: usize, out: &mut [D::Element]) {
         let (rank, size) = (self.group.rank() as usize, self.group.size() as usize);
         match self.op {
-            Op::AllReduce => sum(size, round, first, out),
+            Op::Reduce | Op::Gather if rank != 0 => value::fill(rank, POISON, first, out),
+            Op::AllReduce | Op::Reduce => sum(size, round, first, out),
+            Op::Scan => sum(rank + 1, round, first, out),
             Op::ReduceScatter => sum(size, round, rank * self.output.len() + first, out),
-            Op::AllGather => {
-                let part = self.input.len();
+            Op::Scatter => value::fill(0, round, rank * self.output.len() + first, out),
+            Op::AllGather | Op::Gather | Op::AllToAll => {
+                let part = self.output.len() / size;
+                let before = if self.op == Op::AllToAll { rank * part } else { 0 };
                 let mut done = 0;
                 while done < out.len() {
                     let (owner, at) = ((first + done) / part, (first + done) % part);
                     let count = (part - at).min(out.len() - done);
-                    value::fill(owner, round, at, &mut out[done..done + count]);
+                    value::fill(owner, round, before + at, &mut out[done..done + count]);
                     done += count;
                 }
             }
@@ -138,7 +142,7 @@ impl<D: Holds> Collective<'_, D> {
     }
 }
 
-/// The sum of all ranks' inputs from element `first` on, in rank order.
+/// The sum of the first `size` ranks' inputs from element `first` on, in rank order.
 fn sum<T: Value>(size: usize, round: u64, first: usize, out: &mut [T]) {
     let inputs: Vec<Vec<T>> = (0..size)
         .map(|rank| {
@@ -170,6 +174,11 @@ impl<D: Holds> Case for Collective<'_, D> {
             Op::ReduceScatter => (0..count).try_for_each(|_| group.reduce_scatter(input, output, ReduceOp::Sum))?,
             Op::AllGather => (0..count).try_for_each(|_| group.all_gather(input, output))?,
             Op::Broadcast => (0..count).try_for_each(|_| group.broadcast(output, 0))?,
+            Op::Reduce => (0..count).try_for_each(|_| group.reduce_into(input, output, ReduceOp::Sum, 0))?,
+            Op::Gather => (0..count).try_for_each(|_| group.gather(input, output, 0))?,
+            Op::Scatter => (0..count).try_for_each(|_| group.scatter(input, output, 0))?,
+            Op::AllToAll => (0..count).try_for_each(|_| group.all_to_all(input, output))?,
+            Op::Scan => (0..count).try_for_each(|_| group.scan_into(input, output, ReduceOp::Sum))?,
             _ => unreachable!("the others have their own cases"),
         }
         Ok(())

@@ -39,16 +39,16 @@ pub const RANK: &str = "__bench";
 ///
 /// Starts N ranks of its own on this machine, or on the hosts that are named, each bound to a processor if there are enough. Sizes
 /// multiply from --min to --max. Sizes mean what they mean in nccl-tests: the longer of a rank's input and output, so that for
-/// all-gather it is the gathered whole and for reduce-scatter the input (cut to whole elements for each rank, one at least). Results
-/// are out of place, sums for reductions.
+/// all-gather and gather it is the gathered whole, and for reduce-scatter, scatter and all-to-all the input (cut to whole elements
+/// for each rank, one at least). Results are out of place, sums for reductions.
 ///
 /// A sample is the time of one call: calls are timed in batches of 50 us or more, which all ranks begin after a barrier; it
 /// is the mean over the batch, of the rank that took longest. algbw is bytes / p50. busbw is algbw times 2(N-1)/N for
-/// all-reduce, (N-1)/N for all-gather and reduce-scatter, and 1 for the others.
+/// all-reduce, (N-1)/N for those with a part for each rank, and 1 for the others.
 ///
 /// latency is half the round trip of a message; bandwidth is a stream of messages in one direction, with 32 under way from
-/// registered memory into registered memory, until the receiver has said that all arrived. Both run between neighbours (ranks 0 and 1, 2 and 3 …)
-/// at once; with an odd N, the last rank watches.
+/// registered memory into registered memory, until the receiver has said that all arrived. Both run between neighbours (ranks 0
+/// and 1, 2 and 3 …) at once; with an odd N, the last rank watches.
 ///
 /// put, get, fetch-add and compare-swap are one after the other, each until it has taken effect, by the even rank of two on
 /// memory that the odd one shares; the words of fetch-add and compare-swap are u64. `target_cpu_us` is what one costs the other

@@ -18,6 +18,16 @@ pub enum Op {
     ReduceScatter,
     /// Data of rank 0, for all ranks.
     Broadcast,
+    /// The sum over all ranks, for rank 0.
+    Reduce,
+    /// The parts of all ranks, for rank 0.
+    Gather,
+    /// Data of rank 0, a part for each rank.
+    Scatter,
+    /// A part of each rank, for each rank.
+    AllToAll,
+    /// The sum over all ranks up to each, for that one.
+    Scan,
     /// All ranks wait for each other.
     Barrier,
     /// A write into memory that another rank shares.
@@ -42,6 +52,11 @@ impl Op {
             Op::AllGather => "all-gather",
             Op::ReduceScatter => "reduce-scatter",
             Op::Broadcast => "broadcast",
+            Op::Reduce => "reduce",
+            Op::Gather => "gather",
+            Op::Scatter => "scatter",
+            Op::AllToAll => "all-to-all",
+            Op::Scan => "scan",
             Op::Barrier => "barrier",
             Op::Put => "put",
             Op::Get => "get",
@@ -72,7 +87,7 @@ impl Op {
         let ranks = f64::from(ranks);
         match self {
             Op::AllReduce => 2.0 * (ranks - 1.0) / ranks,
-            Op::AllGather | Op::ReduceScatter => (ranks - 1.0) / ranks,
+            Op::AllGather | Op::ReduceScatter | Op::Gather | Op::Scatter | Op::AllToAll => (ranks - 1.0) / ranks,
             Op::Barrier => 0.0,
             _ => 1.0,
         }
@@ -82,8 +97,8 @@ impl Op {
     pub fn buffers(self, bytes: u64, ranks: u32) -> (u64, u64) {
         let part = bytes / u64::from(ranks);
         match self {
-            Op::AllGather => (part, bytes),
-            Op::ReduceScatter => (bytes, part),
+            Op::AllGather | Op::Gather => (part, bytes),
+            Op::ReduceScatter | Op::Scatter => (bytes, part),
             Op::Broadcast => (0, bytes),
             Op::Barrier => (0, 0),
             _ => (bytes, bytes),
@@ -100,7 +115,7 @@ impl Op {
             return vec![8];
         }
         let unit = match self {
-            Op::AllGather | Op::ReduceScatter => element * u64::from(ranks),
+            Op::AllGather | Op::ReduceScatter | Op::Gather | Op::Scatter | Op::AllToAll => element * u64::from(ranks),
             _ => element,
         };
         let steps = std::iter::successors(Some(min), |size| size.checked_mul(factor)).take_while(|&size| size <= max);

@@ -229,7 +229,16 @@ mod tests {
     fn work_that_is_not_done_is_wrong_work() {
         let group = fulmen::init().expect("a group of one");
         let effort = Effort { samples: 5, time: Duration::from_millis(1) };
-        for op in [Op::AllReduce, Op::AllGather, Op::ReduceScatter] {
+        for op in [
+            Op::AllReduce,
+            Op::AllGather,
+            Op::ReduceScatter,
+            Op::Reduce,
+            Op::Gather,
+            Op::Scatter,
+            Op::AllToAll,
+            Op::Scan,
+        ] {
             for (bytes, calls_left, right) in
                 [(512, usize::MAX, true), (512, 0, false), (512, ROUNDS as usize, false), (2 * SHORT, 1, false)]
             {

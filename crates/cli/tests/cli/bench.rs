@@ -4,7 +4,19 @@ use serde_json::Value;
 
 use crate::support::{Ended, fulmen, shell};
 
-const OPS: [&str; 7] = ["latency", "bandwidth", "all-reduce", "all-gather", "reduce-scatter", "broadcast", "barrier"];
+const COLLECTIVES: [&str; 10] = [
+    "all-reduce",
+    "all-gather",
+    "reduce-scatter",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "all-to-all",
+    "scan",
+    "barrier",
+];
+const PAIRS: [&str; 2] = ["latency", "bandwidth"];
 
 /// Keeps a run short.
 const QUICK: [&str; 2] = ["--samples=5", "--time-budget=0.01"];
@@ -55,7 +67,7 @@ fn bytes(rows: &[Value]) -> Vec<u64> {
 
 #[test]
 fn every_operation_is_right_in_both_memories() {
-    for op in OPS {
+    for op in COLLECTIVES.into_iter().chain(PAIRS) {
         for memory in ["registered", "plain"] {
             let rows = rows(&bench(&[op, "--json", "--memory", memory, "--max", "128K", "--factor", "64"]));
             let sizes: &[u64] = if op == "barrier" { &[0] } else { &[8, 512, 32 << 10] };
@@ -70,7 +82,7 @@ fn every_operation_is_right_in_both_memories() {
 
 #[test]
 fn every_operation_is_right_by_tcp() {
-    for op in OPS {
+    for op in COLLECTIVES.into_iter().chain(PAIRS) {
         let sizes = ["--min", "64", "--max", "128K", "--factor", "1024"];
         let rows = rows(&bench(&[&[op, "-n", "2", "--json", "--device", "tcp"], &sizes[..]].concat()));
         assert_eq!(bytes(&rows), if op == "barrier" { &[0][..] } else { &[64, 64 << 10] }, "{op}");
@@ -98,7 +110,7 @@ fn a_list_of_hosts_says_how_many_ranks() {
 #[test]
 fn every_operation_is_right_over_devices() {
     for profile in ["infiniband", "thunderbolt"] {
-        for op in OPS {
+        for op in COLLECTIVES.into_iter().chain(PAIRS) {
             let sizes = ["--min", "64", "--max", "128K", "--factor", "1024"];
             let rows = rows(&bench(&[&[op, "-n", "2", "--json", "--profile", profile], &sizes[..]].concat()));
             assert_eq!(bytes(&rows), if op == "barrier" { &[0][..] } else { &[64, 64 << 10] }, "{op}");
@@ -122,7 +134,7 @@ fn every_type_is_right() {
 
 #[test]
 fn parts_are_whole_elements_for_each_rank() {
-    for op in ["all-gather", "reduce-scatter"] {
+    for op in ["all-gather", "reduce-scatter", "gather", "scatter", "all-to-all"] {
         let rows = rows(&bench(&[op, "-n", "3", "--json", "--dtype", "f64", "--max", "2K", "--factor", "16"]));
         assert_eq!(bytes(&rows), [24, 120, 2040], "{op}");
         let bandwidths = |row: &Value| (row["algbw_GBps"].as_f64().unwrap(), row["busbw_GBps"].as_f64().unwrap());
@@ -133,10 +145,10 @@ fn parts_are_whole_elements_for_each_rank() {
 
 #[test]
 fn one_rank_alone_is_right_and_the_odd_one_watches() {
-    for op in ["all-reduce", "all-gather", "reduce-scatter", "broadcast", "barrier"] {
+    for op in COLLECTIVES {
         rows(&bench(&[op, "-n", "1", "--json", "--max", "8"]));
     }
-    for op in ["latency", "bandwidth"] {
+    for op in PAIRS {
         rows(&bench(&[op, "-n", "3", "--json", "--max", "8"]));
     }
 }

@@ -8,4 +8,5 @@ mod model;
 mod parts;
 mod ranks;
 mod reference;
+mod started;
 mod world;

@@ -1,0 +1,175 @@
+//! Operations that go on while the program does other things: a thread of the group's makes the calls, one after the other.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::thread::{self, ThreadId};
+
+use crate::{CollectiveError, Group};
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// What a group has started.
+#[derive(Default)]
+pub(crate) struct Started {
+    /// Made with the first; `None` if the system gives no thread.
+    worker: OnceLock<Option<Worker>>,
+    pending: Arc<Pending>,
+}
+
+struct Worker {
+    jobs: Sender<Job>,
+    thread: ThreadId,
+}
+
+/// How many calls are started and have not ended.
+#[derive(Default)]
+struct Pending {
+    count: AtomicUsize,
+    lock: Mutex<()>,
+    none: Condvar,
+}
+
+impl Pending {
+    fn end_one(&self) {
+        if self.count.fetch_sub(1, Ordering::AcqRel) == 1 {
+            // Whoever found some has the lock until it waits.
+            drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
+            self.none.notify_all();
+        }
+    }
+}
+
+impl Started {
+    /// Whether this is the thread that makes the calls.
+    pub(crate) fn is_here(&self) -> bool {
+        let worker = self.worker.get().and_then(Option::as_ref);
+        worker.is_some_and(|worker| worker.thread == thread::current().id())
+    }
+
+    /// Waits until all that was started before has ended: calls come in the same order on all ranks. What is called from within
+    /// waits for nothing.
+    #[inline]
+    pub(crate) fn settle(&self) {
+        if self.pending.count.load(Ordering::Acquire) > 0 && !self.is_here() {
+            self.wait();
+        }
+    }
+
+    #[cold]
+    fn wait(&self) {
+        let Pending { count, lock, none } = &*self.pending;
+        let guard = lock.lock().unwrap_or_else(PoisonError::into_inner);
+        // Each of them ends by its deadline.
+        drop(none.wait_while(guard, |()| count.load(Ordering::Acquire) > 0));
+    }
+
+    fn push(&self, job: Job) {
+        if self.is_here() {
+            // What is started within another one is a part of it, which may wait for it.
+            return job();
+        }
+        let worker = self.worker.get_or_init(|| {
+            let (jobs, queue) = mpsc::channel::<Job>();
+            let run = move || queue.into_iter().for_each(|job| job());
+            match thread::Builder::new().name("fulmen-group".into()).spawn(run) {
+                Ok(handle) => Some(Worker { jobs, thread: handle.thread().id() }),
+                Err(cause) => {
+                    tracing::warn!(%cause, "no thread for calls that are started: each is made at once instead");
+                    None
+                }
+            }
+        });
+        match worker {
+            // The thread takes jobs as long as there is a sender.
+            Some(worker) => worker.jobs.send(job).unwrap_or_else(|mpsc::SendError(job)| job()),
+            None => job(),
+        }
+    }
+}
+
+/// A call that was started. It goes on whatever becomes of this; forgotten, its data is dropped when it has ended.
+#[must_use = "whether the call succeeded is told by `wait`"]
+pub struct Handle<D> {
+    outcome: Receiver<thread::Result<(D, Result<(), CollectiveError>)>>,
+}
+
+impl<D> Handle<D> {
+    /// Waits for its end, and gives back the data. What it holds if the call failed is said at the call.
+    ///
+    /// # Panics
+    /// If what was started has panicked, with the same payload.
+    pub fn wait(self) -> (D, Result<(), CollectiveError>) {
+        match self.outcome.recv() {
+            Ok(Ok(outcome)) => outcome,
+            Ok(Err(panic)) => resume_unwind(panic),
+            Err(_) => unreachable!("whatever is started tells how it ended"),
+        }
+    }
+
+    /// As [`Handle::wait`], if it has ended; else gives the handle back.
+    ///
+    /// # Errors
+    /// The handle: the call goes on.
+    ///
+    /// # Panics
+    /// As [`Handle::wait`].
+    pub fn test(self) -> Result<(D, Result<(), CollectiveError>), Handle<D>> {
+        match self.outcome.try_recv() {
+            Ok(Ok(outcome)) => Ok(outcome),
+            Ok(Err(panic)) => resume_unwind(panic),
+            Err(TryRecvError::Empty) => Err(self),
+            Err(TryRecvError::Disconnected) => unreachable!("whatever is started tells how it ended"),
+        }
+    }
+}
+
+impl<D> std::fmt::Debug for Handle<D> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Handle").finish_non_exhaustive()
+    }
+}
+
+impl Group {
+    /// Starts a call, or several, on data that is given away meanwhile, and returns at once.
+    ///
+    /// ```no_run
+    /// # use fulmen_collectives::{Buffer, CollectiveError, Group, ReduceOp};
+    /// # fn step(group: &Group, gradients: Buffer<f32>) -> Result<Buffer<f32>, CollectiveError> {
+    /// let reduced = group.start(gradients, |group, gradients| group.all_reduce(gradients, ReduceOp::Mean));
+    /// // … compute something else …
+    /// let (gradients, outcome) = reduced.wait();
+    /// outcome?;
+    /// # Ok(gradients)
+    /// # }
+    /// ```
+    ///
+    /// Any number can be under way. They are made one after the other, in the order in which they were started, by a thread of
+    /// the group's; calls that are made on the group directly wait for all that were started before. So ranks may differ in which
+    /// calls they start, as long as they make the same ones in the same order. The deadline counts from when a call's turn has come.
+    /// Where ranks have no processor to spare, the thread shares that of the program.
+    ///
+    /// Wait for all of them before the program ends.
+    pub fn start<D, F>(&self, mut data: D, call: F) -> Handle<D>
+    where
+        D: Send + 'static,
+        F: FnOnce(&Group, &mut D) -> Result<(), CollectiveError> + Send + 'static,
+    {
+        let (tell, outcome) = mpsc::sync_channel(1);
+        let started = self.started();
+        let (group, pending) = (self.clone(), started.pending.clone());
+        pending.count.fetch_add(1, Ordering::AcqRel);
+        started.push(Box::new(move || {
+            let ended = catch_unwind(AssertUnwindSafe(move || {
+                let result = call(&group, &mut data);
+                (data, result)
+            }));
+            // Before it is told: what comes next need not wait.
+            pending.end_one();
+            // Nobody may want to know.
+            let _ = tell.send(ended);
+        }));
+        Handle { outcome }
+    }
+}
