@@ -13,6 +13,7 @@ use crate::messages::Messages;
 use crate::parts::Parts;
 use crate::request::{Input, Output, Request};
 use crate::started::Started;
+use crate::team::Team;
 use crate::windows::{Ongoing, Progress, Windows};
 use crate::{Buffer, CollectiveError};
 
@@ -31,7 +32,9 @@ pub struct Group {
 }
 
 struct Shared {
-    fabric: Fabric,
+    team: Team,
+    /// By rank, the rank of the launch.
+    members: Vec<u32>,
     path: Path,
     /// Its number in this rank's record.
     recorded: u32,
@@ -43,7 +46,7 @@ struct Shared {
 
 type OnEnd = dyn Fn(&str) + Send + Sync;
 
-enum Path {
+pub(crate) enum Path {
     Alone,
     Windows(Windows),
     Messages(Messages),
@@ -68,16 +71,19 @@ impl Group {
     /// [`CollectiveError::Fabric`] if the ranks cannot map one another's memory, or a pool has no room for what is under
     /// way. When one rank fails, all do.
     pub fn new(fabric: Fabric) -> Result<Group, CollectiveError> {
-        let deadline = fabric.timeout();
-        let path = if fabric.size() == 1 {
-            Path::Alone
-        } else if fabric.has_windows() {
-            let windows = Windows::new(&fabric, &mut Deadline::new(deadline));
-            Path::Windows(fabric.agree("group", windows, deadline)?)
-        } else {
-            Path::Messages(fabric.agree("group", Messages::new(&fabric), deadline)?)
-        };
-        Ok(Group::over(fabric, path))
+        if !fabric.has_windows() {
+            return Group::by_messages(fabric);
+        }
+        let team = Team::all(&fabric);
+        if team.size() == 1 {
+            return Ok(Group::over(team, Path::Alone, fabric.timeout()));
+        }
+        let timeout = fabric.timeout();
+        let mut deadline = Deadline::new(timeout);
+        let windows = fabric.window(Windows::LEN, deadline.left()).map_err(CollectiveError::from);
+        let windows = windows.and_then(|window| Windows::new(team.clone(), window, &mut deadline));
+        let path = Path::Windows(fabric.agree("group", windows, timeout)?);
+        Ok(Group::over(team, path, timeout))
     }
 
     /// A group whose operations go by messages, also where ranks map one another's memory: to measure and to test that
@@ -86,18 +92,21 @@ impl Group {
     /// # Errors
     /// [`CollectiveError::Fabric`] if the pool has no room for what is under way. When one rank fails, all do.
     pub fn by_messages(fabric: Fabric) -> Result<Group, CollectiveError> {
-        let path = if fabric.size() == 1 {
-            Path::Alone
-        } else {
-            Path::Messages(fabric.agree("group", Messages::new(&fabric), fabric.timeout())?)
-        };
-        Ok(Group::over(fabric, path))
+        let (team, timeout) = (Team::all(&fabric), fabric.timeout());
+        if team.size() == 1 {
+            return Ok(Group::over(team, Path::Alone, timeout));
+        }
+        // Even numbers are those of groups of all ranks.
+        let messages = Messages::new(team.clone(), 2 * fabric.number_group());
+        let path = Path::Messages(fabric.agree("group", messages, timeout)?);
+        Ok(Group::over(team, path, timeout))
     }
 
-    fn over(fabric: Fabric, path: Path) -> Group {
-        let deadline = fabric.timeout();
+    pub(crate) fn over(team: Team, path: Path, deadline: Duration) -> Group {
+        let fabric = team.fabric.clone();
+        let members = team.ranks().iter().map(|rank| fabric.members()[*rank as usize]).collect();
         let state = Mutex::new(State { sequence: 0, progress: Progress::default(), failed: None });
-        let recorded = fabric.recorder().formed_group(fabric.size());
+        let recorded = fabric.recorder().formed_group(team.size() as u32);
         let shared = Arc::new_cyclic(|shared: &Weak<Shared>| {
             let shared = shared.clone();
             // Waits for the operation that is under way, which works on the memory of peers.
@@ -107,7 +116,7 @@ impl Group {
                 }
             });
             fabric.on_end(Arc::downgrade(&on_end));
-            Shared { fabric, path, recorded, state, started: Started::default(), _on_end: on_end }
+            Shared { team, members, path, recorded, state, started: Started::default(), _on_end: on_end }
         });
         Group { shared, deadline }
     }
@@ -117,7 +126,8 @@ impl Group {
     /// From the first call on, operations of this group, and of all others of the same fabric, end on all ranks, with an
     /// error that names the first cause. The ranks agree on who is left, are numbered anew in their old order
     /// ([`Group::members`] says who they were), and connect anew. This group and its clones are of no use then; buffers can be
-    /// used on. Which operations had succeeded on which ranks before, programs must agree on by themselves.
+    /// used on. Which operations had succeeded on which ranks before, programs must agree on by themselves. Of a group that was
+    /// [split off](Group::split), too, it gives the one of all ranks.
     ///
     /// Returns within the deadline, and up to 20 s and twice the fabric's timeout more in which ranks connect.
     ///
@@ -150,7 +160,7 @@ impl Group {
         by_messages: bool,
         mut end: Deadline,
     ) -> Result<Group, CollectiveError> {
-        let mut before = self.shared.fabric.clone();
+        let mut before = self.shared.team.fabric.clone();
         loop {
             let fabric =
                 before.regroup(how, end.left()).map_err(|cause| CollectiveError::recovery(operation, cause))?;
@@ -170,31 +180,50 @@ impl Group {
     /// The rank of the launch of each rank of this group: in the first group, the same numbers.
     #[must_use]
     pub fn members(&self) -> &[u32] {
-        self.shared.fabric.members()
+        &self.shared.members
     }
 
     /// The ranks, as they were launched, that were lost between the group before and this one: the same on all ranks.
     #[must_use]
     pub fn failed(&self) -> &[LostRank] {
-        self.shared.fabric.failed()
+        self.shared.team.fabric.failed()
     }
 
     /// This rank, from 0.
     #[must_use]
     pub fn rank(&self) -> u32 {
-        self.shared.fabric.rank()
+        self.shared.team.rank() as u32
     }
 
     /// How many ranks there are.
     #[must_use]
     pub fn size(&self) -> u32 {
-        self.shared.fabric.size()
+        self.shared.team.size() as u32
+    }
+
+    /// A rank of this group, as the fabric knows it: another number only in groups that were
+    /// [split off](Group::split). Errors of links ([`FabricError`](fulmen_fabric::FabricError)) name ranks by these.
+    ///
+    /// # Panics
+    /// If there is no such rank.
+    #[must_use]
+    #[track_caller]
+    pub fn in_fabric(&self, rank: u32) -> u32 {
+        self.shared.team.in_fabric(rank as usize)
+    }
+
+    pub(crate) fn team(&self) -> &Team {
+        &self.shared.team
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.shared.path
     }
 
     /// What connects the ranks.
     #[must_use]
     pub fn fabric(&self) -> &Fabric {
-        &self.shared.fabric
+        &self.shared.team.fabric
     }
 
     /// How long an operation may take before it fails with [`FabricError::TimedOut`](fulmen_fabric::FabricError).
@@ -217,7 +246,7 @@ impl Group {
         let bytes = count.checked_mul(size_of::<T>()).ok_or_else(|| {
             CollectiveError::invalid("alloc", format!("{count} {} are more than there is memory", T::DTYPE))
         })?;
-        Ok(Buffer::new(self.shared.fabric.alloc(bytes)?))
+        Ok(Buffer::new(self.shared.team.fabric.alloc(bytes)?))
     }
 
     pub(crate) fn started(&self) -> &Started {
@@ -246,7 +275,7 @@ impl Group {
         let State { sequence, progress, failed } = &mut *state;
         let mut deadline = Deadline::new(self.deadline);
         let mut ongoing = Ongoing::new(kind.name(), *sequence, &mut deadline);
-        let recorder = shared.fabric.recorder();
+        let recorder = shared.team.fabric.recorder();
         let running = recorder.begin(What {
             action: kind.action(),
             group: shared.recorded,
@@ -325,7 +354,7 @@ impl Drop for Fate<'_> {
         if !self.over {
             const CAUSE: &str = "a thread panicked in an operation";
             self.poison(CAUSE.into());
-            self.shared.fabric.recorder().failed("group", self.shared.recorded, CAUSE);
+            self.shared.team.fabric.recorder().failed("group", self.shared.recorded, CAUSE);
         }
     }
 }

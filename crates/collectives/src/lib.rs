@@ -37,7 +37,9 @@ mod operations;
 mod p2p;
 mod parts;
 mod request;
+mod split;
 mod started;
+mod team;
 mod windows;
 
 #[cfg(test)]

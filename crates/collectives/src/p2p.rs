@@ -42,7 +42,7 @@ impl Group {
     /// [`CollectiveError::Fabric`], also if the receiver is seen to take a shorter message or another type;
     /// [`CollectiveError::Invalid`] for a tag of 2^48 or more.
     pub fn send<S: Outgoing>(&self, data: S, to: u32, tag: u64) -> Result<(), CollectiveError> {
-        let tag = typed("send", tag, S::Element::DTYPE)?;
+        let (to, tag) = (self.peer("send", to)?, typed("send", tag, S::Element::DTYPE)?);
         let (fabric, deadline) = (self.fabric(), self.deadline());
         let memory = match data.parcel() {
             Parcel::Plain(bytes) => return Ok(fabric.send_bytes(to, tag, bytes, deadline)?),
@@ -70,7 +70,7 @@ impl Group {
         S: Outgoing,
         D: Data<Element = S::Element> + ?Sized,
     {
-        let typed = typed("send_recv", tag, S::Element::DTYPE)?;
+        let (to, typed) = (self.peer("send_recv", to)?, typed("send_recv", tag, S::Element::DTYPE)?);
         let mut deadline = Deadline::new(self.deadline());
         let fabric = self.fabric();
         let copy = |bytes: &[u8]| {
@@ -105,18 +105,18 @@ impl Group {
     /// longer than `data`: both take the message away and write nothing. [`CollectiveError::Invalid`] for a tag of 2^48 or
     /// more.
     pub fn recv<D: Data + ?Sized>(&self, data: &mut D, from: u32, tag: u64) -> Result<usize, CollectiveError> {
-        let typed = typed("recv", tag, D::Element::DTYPE)?;
+        let (sender, typed) = (self.peer("recv", from)?, typed("recv", tag, D::Element::DTYPE)?);
         let (fabric, deadline) = (self.fabric(), self.deadline());
         let mut output = data.output();
         let received = if let Output::Buffer(memory) = &mut output
             && memory.bytes().len() > SHORT
             && let Some(lent) = memory.lend()
         {
-            let received = fabric.recv(from, typed, lent.exposed(), deadline);
+            let received = fabric.recv(sender, typed, lent.exposed(), deadline);
             lent.retire();
             received
         } else {
-            receive_plain(fabric, from, typed, output.values(), deadline)
+            receive_plain(fabric, sender, typed, output.values(), deadline)
         };
         match received {
             Ok(len) => Ok(len / size_of::<D::Element>()),
@@ -127,6 +127,14 @@ impl Group {
             }
             Err(other) => Err(other.into()),
         }
+    }
+}
+
+impl Group {
+    /// A rank to talk to, as the fabric knows it.
+    fn peer(&self, op: OpName, rank: u32) -> Result<u32, FabricError> {
+        let ranks = self.team().ranks();
+        ranks.get(rank as usize).copied().ok_or(FabricError::NoSuchRank { op, rank, size: self.size() })
     }
 }
 

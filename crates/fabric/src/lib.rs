@@ -63,4 +63,4 @@ pub use providers::{Cables, Providers, Tcp};
 pub use recorder::{Action, Recorder, Running, What};
 pub use regroup::RecoveryError;
 pub use topology::TopologyError;
-pub use window::Window;
+pub use window::{Window, WindowPart};

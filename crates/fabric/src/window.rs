@@ -26,8 +26,37 @@ struct Part {
 /// It is unmapped on each rank when its window is dropped there.
 pub struct Window {
     inner: Arc<Inner>,
-    parts: Vec<Exposed>,
+    own: Exposed,
+    key: ShareKey,
+    /// The ranks that have it, with the keys of the others' parts.
+    ranks: Vec<u32>,
     keys: Vec<u64>,
+    parts: Vec<Exposed>,
+}
+
+/// This rank's part of a window, which others have not mapped yet. See [`Fabric::window_part`].
+#[derive(Debug)]
+pub struct WindowPart(Window);
+
+impl WindowPart {
+    /// What others map it by.
+    #[must_use]
+    pub fn key(&self) -> u64 {
+        self.0.key.to_u64()
+    }
+
+    /// The window of these ranks, each with the key of its part, of which this rank is one. In the window, they are numbered in
+    /// this order. All of them have parts of the same length.
+    ///
+    /// # Errors
+    /// [`FabricError::Reach`], [`FabricError::PeerLost`] and [`FabricError::TimedOut`] if a part cannot be mapped, and
+    /// [`FabricError::OutOfBounds`] if it is shorter than this rank's.
+    pub fn join(self, members: &[(u32, u64)], timeout: Duration) -> Result<Window, FabricError> {
+        // From here on dropping it takes everything back.
+        let WindowPart(mut window) = self;
+        window.map_all(members, clock::after(timeout))?;
+        Ok(window)
+    }
 }
 
 impl Fabric {
@@ -40,34 +69,37 @@ impl Fabric {
     /// When one rank fails, all do.
     pub fn window(&self, len: usize, timeout: Duration) -> Result<Window, FabricError> {
         let inner = &self.inner;
-        let Some(neighbours) = &inner.neighbours else { return Err(FabricError::NoWindows { op: OP }) };
+        if inner.neighbours.is_none() {
+            return Err(FabricError::NoWindows { op: OP });
+        }
         inner.check_goes_on(OP)?;
         let deadline = clock::after(timeout);
         let left = || clock::until(deadline);
 
-        let own = Region::alloc(len)
-            .and_then(|region| Ok((region.expose()?, region)))
-            .map_err(|cause| FabricError::Memory { op: OP, cause: Arc::new(cause) })
-            .and_then(|(memory, region)| {
-                let rank = inner.rank;
-                let shared = neighbours.share(&region);
-                shared.map(|key| (memory, key)).map_err(|cause| FabricError::Reach {
-                    op: OP,
-                    rank,
-                    cause: Arc::new(cause),
-                })
-            });
-        let key = own.as_ref().map(|(_, key)| key.to_u64()).map_err(ToString::to_string);
+        let own = self.window_part(len);
+        let key = own.as_ref().map(WindowPart::key).map_err(ToString::to_string);
         let part = postcard::to_stdvec(&Part { len: len as u64, key }).expect("a vector takes what is written to it");
         let gathered = inner.session.all_gather(&part, left());
-        let (memory, key) = own?;
-        // From here on dropping it takes everything back.
-        let mut window = Window { inner: inner.clone(), parts: Vec::new(), keys: vec![0; inner.size as usize] };
-        window.keys[inner.rank as usize] = key.to_u64();
-        let peers = read_parts(&gathered.map_err(|cause| inner.session_failed(OP, cause))?, len)?;
+        let own = own?;
+        let keys = read_parts(&gathered.map_err(|cause| inner.session_failed(OP, cause))?, len)?;
+        let members: Vec<_> = (0..).zip(keys).collect();
+        self.agree(OP, own.join(&members, left()), left())
+    }
 
-        let mapped = window.map_all(memory, peers, deadline);
-        self.agree(OP, mapped, left()).map(|()| window)
+    /// This rank's part of a window of some ranks, of `len` zeroed bytes. They tell each other the keys, and
+    /// [join](WindowPart::join).
+    ///
+    /// # Errors
+    /// [`FabricError::NoWindows`] where ranks do not map one another's memory, [`FabricError::Memory`], [`FabricError::Reach`].
+    pub fn window_part(&self, len: usize) -> Result<WindowPart, FabricError> {
+        let inner = &self.inner;
+        let Some(neighbours) = &inner.neighbours else { return Err(FabricError::NoWindows { op: OP }) };
+        let region = Region::alloc(len).and_then(|region| Ok((region.expose()?, region)));
+        let (own, region) = region.map_err(|cause| FabricError::Memory { op: OP, cause: Arc::new(cause) })?;
+        let shared = neighbours.share(&region);
+        let key = shared.map_err(|cause| FabricError::Reach { op: OP, rank: inner.rank, cause: Arc::new(cause) })?;
+        let (ranks, keys, parts) = (Vec::new(), Vec::new(), Vec::new());
+        Ok(WindowPart(Window { inner: inner.clone(), own, key, ranks, keys, parts }))
     }
 
     /// Tells all ranks whether this one succeeded: when one failed, all do. Collective.
@@ -114,21 +146,24 @@ fn read_parts(blobs: &[Vec<u8>], len: usize) -> Result<Vec<u64>, FabricError> {
 }
 
 impl Window {
-    fn map_all(&mut self, own: Exposed, keys: Vec<u64>, deadline: Instant) -> Result<(), FabricError> {
+    fn map_all(&mut self, members: &[(u32, u64)], deadline: Instant) -> Result<(), FabricError> {
         let inner = &self.inner;
         let neighbours = inner.neighbours.as_ref().ok_or(FabricError::NoWindows { op: OP })?;
-        for (rank, key) in (0..).zip(keys) {
-            if rank == inner.rank {
-                self.parts.push(own.clone());
-                continue;
-            }
-            let part = neighbours.region(OP, rank, key, clock::until(deadline))?;
-            self.keys[rank as usize] = key;
-            if part.len() < own.len() {
-                let (len, region) = (own.len() as u64, part.len() as u64);
-                return Err(FabricError::OutOfBounds { op: OP, rank, offset: 0, len, region });
-            }
-            self.parts.push(part.slice(0..own.len()));
+        for (rank, key) in members.iter().copied() {
+            let part = if rank == inner.rank {
+                self.own.clone()
+            } else {
+                let part = neighbours.region(OP, rank, key, clock::until(deadline))?;
+                let (len, region) = (self.own.len() as u64, part.len() as u64);
+                if region < len {
+                    neighbours.forget(rank, key);
+                    return Err(FabricError::OutOfBounds { op: OP, rank, offset: 0, len, region });
+                }
+                part.slice(0..self.own.len())
+            };
+            self.ranks.push(rank);
+            self.keys.push(key);
+            self.parts.push(part);
         }
         Ok(())
     }
@@ -148,10 +183,10 @@ impl Window {
     /// This rank's part.
     #[must_use]
     pub fn local(&self) -> &Exposed {
-        &self.parts[self.inner.rank as usize]
+        &self.own
     }
 
-    /// A rank's part; of this rank, too.
+    /// A rank's part, by its number in the window; of this rank, too.
     ///
     /// # Panics
     /// If there is no such rank.
@@ -161,11 +196,14 @@ impl Window {
         &self.parts[rank as usize]
     }
 
-    /// Wakes a rank: see [`Fabric::ring`].
+    /// Wakes a rank, by its number in the window: see [`Fabric::ring`].
+    ///
+    /// # Panics
+    /// If there is no such rank.
     #[inline]
     pub fn ring(&self, rank: u32) {
         if let Some(neighbours) = &self.inner.neighbours {
-            neighbours.ring(rank);
+            neighbours.ring(self.ranks[rank as usize]);
         }
     }
 }
@@ -173,12 +211,9 @@ impl Window {
 impl Drop for Window {
     fn drop(&mut self) {
         let Some(neighbours) = &self.inner.neighbours else { return };
-        for (rank, key) in (0..).zip(&self.keys) {
-            if rank == self.inner.rank {
-                neighbours.unshare(ShareKey::from_u64(*key));
-            } else {
-                neighbours.forget(rank, *key);
-            }
+        neighbours.unshare(self.key);
+        for (rank, key) in self.ranks.iter().zip(&self.keys).filter(|(rank, _)| **rank != self.inner.rank) {
+            neighbours.forget(*rank, *key);
         }
     }
 }

@@ -10,7 +10,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use fulmen_collectives::Group;
-use fulmen_fabric::{On, Rights, Shared};
+use fulmen_fabric::{On, Remote, Rights, Shared};
 
 use super::SyncError;
 use super::home::{Home, exchange};
@@ -22,7 +22,9 @@ const OP: &str = "barrier";
 pub struct Barrier {
     group: Group,
     arrivals: Home,
-    releases: Vec<fulmen_fabric::Remote>,
+    releases: Vec<Remote>,
+    /// The group's other ranks, as the fabric knows them.
+    others: Vec<u32>,
     own: Shared,
     rounds: Mutex<u64>,
 }
@@ -35,7 +37,8 @@ impl Barrier {
     pub fn new(group: &Group, home: u32) -> Result<Barrier, SyncError> {
         let arrivals = Home::new(OP, group, home, 8, Rights::ATOMIC)?;
         let (own, releases) = exchange(OP, group, 8, Rights::ATOMIC)?;
-        Ok(Barrier { group: group.clone(), arrivals, releases, own, rounds: Mutex::new(0) })
+        let others = (0..group.size()).filter(|rank| *rank != group.rank()).map(|rank| group.in_fabric(rank)).collect();
+        Ok(Barrier { group: group.clone(), arrivals, releases, others, own, rounds: Mutex::new(0) })
     }
 
     /// Returns when all ranks have called it as often as this one.
@@ -54,7 +57,7 @@ impl Barrier {
             released.fold(Ok(()), Result::and)?;
         }
         let word = self.own.memory().atomic_u64(0);
-        Ok(self.group.fabric().wait(OP, On::All, timeout, || {
+        Ok(self.group.fabric().wait(OP, On::Ranks(&self.others), timeout, || {
             if word.load(Ordering::Acquire) >= round { Poll::Ready(()) } else { Poll::Pending }
         })?)
     }

@@ -78,5 +78,5 @@ fn open(op: OpName, group: &Group, rank: u32, parcel: &[u8]) -> Result<Remote, S
     let failed = || SyncError::Invalid { op, problem: format!("rank {rank} has no memory for it: see its output") };
     let key = parcel.get(1..=usize::from(parcel[0])).filter(|key| !key.is_empty()).ok_or_else(failed)?;
     let key = RemoteKey::from_bytes(key).map_err(|_| failed())?;
-    Ok(group.fabric().remote(rank, &key)?)
+    Ok(group.fabric().remote(group.in_fabric(rank), &key)?)
 }

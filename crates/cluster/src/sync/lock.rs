@@ -127,7 +127,9 @@ impl Lock {
             return true;
         }
         // Only of a process that has ended nothing can come late; any other loss has to wait for the lease.
-        matches!(self.group.fabric().loss(holder), Some(Loss::Ended))
+        // What the word says may be anything.
+        let holder = (holder < self.group.size()).then(|| self.group.in_fabric(holder));
+        matches!(holder.and_then(|holder| self.group.fabric().loss(holder)), Some(Loss::Ended))
     }
 
     /// Changes the word, if it is still what it was: the guard of its new state.

@@ -132,3 +132,26 @@ fn what_makes_no_sense_is_refused() {
         group.barrier().unwrap();
     });
 }
+
+/// In a group of some ranks, whose numbers there are others.
+#[test]
+fn groups_that_were_split_off_have_locks_and_barriers() {
+    for carrier in Carrier::all() {
+        threads(3, &carrier, |world| {
+            let Some(group) = world.from_ranks(&[2, 0]).unwrap() else { return };
+            let lock = Lock::new(&group, 0, LONG).unwrap();
+            let total = Guarded::new(&group, 1, 8).unwrap();
+            let barrier = Barrier::new(&group, 1).unwrap();
+            for _ in 0..20 {
+                let mut guard = lock.acquire(LONG).unwrap();
+                let before = u64::from_le_bytes(total.read(LONG).unwrap().try_into().unwrap());
+                total.write(&mut guard, &(before + 1).to_le_bytes()).unwrap();
+                guard.release().unwrap();
+            }
+            barrier.wait(LONG).unwrap();
+            assert_eq!(total.read(LONG).unwrap(), 40_u64.to_le_bytes());
+            // Who leaves serves no memory any more.
+            group.barrier().unwrap();
+        });
+    }
+}

@@ -46,7 +46,7 @@ impl<'a> Exchange<'a> {
 
     /// Receives into this memory.
     pub(super) fn recv_into(&mut self, peer: usize, into: &Exposed) -> Result<(), FabricError> {
-        let operation = self.messages.fabric.start_recv(peer as u32, self.tag, into)?;
+        let operation = self.messages.team.fabric.start_recv(self.messages.team.in_fabric(peer), self.tag, into)?;
         self.pending.push(Pending { operation, peer, expected: Some(into.len()) });
         Ok(())
     }
@@ -72,7 +72,7 @@ impl<'a> Exchange<'a> {
 
     /// Sends this memory.
     pub(super) fn send_from(&mut self, peer: usize, data: &Exposed) -> Result<(), FabricError> {
-        let operation = self.messages.fabric.start_send(peer as u32, self.tag, data)?;
+        let operation = self.messages.team.fabric.start_send(self.messages.team.in_fabric(peer), self.tag, data)?;
         self.pending.push(Pending { operation, peer, expected: None });
         Ok(())
     }
@@ -86,10 +86,11 @@ impl<'a> Exchange<'a> {
     pub(super) fn receive_all_exact(&mut self, ongoing: &mut Ongoing<'_>) -> Result<(), CollectiveError> {
         let expected: Vec<_> =
             self.pending.iter().filter_map(|pending| Some((pending.peer, pending.expected?))).collect();
-        let lens = self.receive_all(ongoing)?;
+        self.receive_all(ongoing)?;
         for (peer, expected) in expected {
-            if lens[peer] != expected {
-                return Err(disagreed(ongoing, peer, lens[peer], expected));
+            let came = self.lens[peer];
+            if came != expected {
+                return Err(disagreed(ongoing, self.messages.team.in_fabric(peer), came, expected));
             }
         }
         Ok(())
@@ -114,7 +115,11 @@ impl<'a> Exchange<'a> {
         ongoing: &mut Ongoing<'_>,
     ) -> Result<(), CollectiveError> {
         let came = self.receive(peer, ongoing)?;
-        if came == expected { Ok(()) } else { Err(disagreed(ongoing, peer, came, expected)) }
+        if came == expected {
+            Ok(())
+        } else {
+            Err(disagreed(ongoing, self.messages.team.in_fabric(peer), came, expected))
+        }
     }
 
     /// Waits until everything has come, and returns the bytes that came from a rank. What goes goes on.
@@ -127,12 +132,12 @@ impl<'a> Exchange<'a> {
         loop {
             // A peer that has done its part may leave while others are waited for.
             let awaited = self.pending.iter().filter(|pending| awaited(pending));
-            let mut ranks: Vec<u32> = awaited.map(|pending| pending.peer as u32).collect();
+            let mut ranks: Vec<u32> = awaited.map(|pending| self.messages.team.in_fabric(pending.peer)).collect();
             if ranks.is_empty() {
                 return Ok(());
             }
             ranks.dedup();
-            let fabric = self.messages.fabric.clone();
+            let fabric = self.messages.team.fabric.clone();
             let moved = fabric.wait_on_links(ongoing.operation, ranks.as_slice(), ongoing.deadline.left(), || {
                 match self.look() {
                     Ok(false) => {}
@@ -161,8 +166,9 @@ impl<'a> Exchange<'a> {
         let before = self.pending.len();
         let needed: Vec<usize> =
             self.pending.iter().filter(|pending| pending.expected.is_some()).map(|pending| pending.peer).collect();
-        let fabric = &self.messages.fabric;
-        self.pending.retain(|pending| needed.contains(&pending.peer) || fabric.loss(pending.peer as u32).is_none());
+        let team = &self.messages.team;
+        let lives = |peer| team.fabric.loss(team.in_fabric(peer)).is_none();
+        self.pending.retain(|pending| needed.contains(&pending.peer) || lives(pending.peer));
         self.pending.len() < before
     }
 
@@ -191,7 +197,7 @@ impl<'a> Exchange<'a> {
 }
 
 /// A rank that called the same has sent something else.
-fn disagreed(ongoing: &Ongoing<'_>, peer: usize, came: usize, expected: usize) -> CollectiveError {
+fn disagreed(ongoing: &Ongoing<'_>, rank: u32, came: usize, expected: usize) -> CollectiveError {
     let problem = format!("it sent {came} bytes where {expected} were agreed on");
-    FabricError::PeerFailed { op: ongoing.operation, rank: peer as u32, problem }.into()
+    FabricError::PeerFailed { op: ongoing.operation, rank, problem }.into()
 }

@@ -17,7 +17,7 @@ use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use fulmen_fabric::{Fabric, FabricError, Operation};
+use fulmen_fabric::{FabricError, Operation};
 use fulmen_kernels::{Source, Stores};
 use fulmen_memory::Exposed;
 
@@ -25,6 +25,7 @@ use self::exchange::Exchange;
 use crate::CollectiveError;
 use crate::call::{Call, Kind};
 use crate::request::Request;
+use crate::team::Team;
 use crate::windows::Ongoing;
 
 pub(crate) use self::rounds::{block, goes_in_rounds, rounds};
@@ -112,7 +113,7 @@ fn halves() -> impl Iterator<Item = Half> {
 }
 
 pub(crate) struct Messages {
-    fabric: Fabric,
+    team: Team,
     rank: usize,
     size: usize,
     /// Bytes of a segment.
@@ -147,10 +148,11 @@ enum Failure {
 }
 
 impl Messages {
-    pub(crate) fn new(fabric: &Fabric) -> Result<Messages, CollectiveError> {
-        let (rank, size) = (fabric.rank() as usize, fabric.size() as usize);
+    /// `number` tells the group's messages between two ranks from those of all other groups.
+    pub(crate) fn new(team: Team, number: u64) -> Result<Messages, CollectiveError> {
+        let (fabric, rank, size) = (&team.fabric, team.rank(), team.size());
         let segment = segment(size);
-        let tag = TAG | (fabric.number_group() % GROUPS) << GROUP;
+        let tag = TAG | (number % GROUPS) << GROUP;
         let memory = |each: usize| Ok::<_, FabricError>(fabric.alloc(size * each)?.into_exposed());
         let poison = memory(POISON)?;
         let mut failures = Vec::new();
@@ -158,19 +160,19 @@ impl Messages {
             let text = poison.slice(peer * POISON..(peer + 1) * POISON);
             failures.push(match peer == rank {
                 true => Failure::Silent,
-                false => Failure::Awaited(fabric.start_recv(peer as u32, tag | POISON_TAG, &text)?),
+                false => Failure::Awaited(fabric.start_recv(team.in_fabric(peer), tag | POISON_TAG, &text)?),
             });
         }
         let (outgoing, incoming) = (memory(2 * (LEAD + segment))?, memory(2 * (LEAD + segment))?);
         let failures = Mutex::new(failures);
-        Ok(Messages { fabric: fabric.clone(), rank, size, segment, tag, outgoing, incoming, poison, failures })
+        Ok(Messages { team, rank, size, segment, tag, outgoing, incoming, poison, failures })
     }
 
     /// Runs one call to its end.
     pub(crate) fn run(&self, request: &mut Request<'_>, ongoing: &mut Ongoing<'_>) -> Result<(), CollectiveError> {
         let sequence = ongoing.sequence;
         let failed = || {
-            self.fabric.progress();
+            self.team.fabric.progress();
             self.check_poison(sequence)
         };
         // A peer may have failed in this call, whose header has come all the same.
@@ -184,10 +186,10 @@ impl Messages {
 
     fn attempt(&self, request: &mut Request<'_>, ongoing: &mut Ongoing<'_>) -> Result<(), CollectiveError> {
         let call = request.call;
-        if request.longest() <= SHORT && goes_in_rounds(self.size, self.fabric.goes_by_tcp()) {
+        if request.longest() <= SHORT && goes_in_rounds(self.size, self.team.fabric.goes_by_tcp()) {
             return self.pass_on(request, ongoing);
         }
-        let by_tcp = self.fabric.goes_by_tcp() && goes_in_rounds(self.size, true);
+        let by_tcp = self.team.fabric.goes_by_tcp() && goes_in_rounds(self.size, true);
         if by_tcp && call.kind == Kind::AllReduce && self.pass_on_shares(request, ongoing)? {
             return Ok(());
         }
@@ -233,7 +235,7 @@ impl Messages {
         let text = self.poison.slice(start..start + SEQUENCE + text.len());
         for peer in self.peers() {
             // It goes on by itself. A peer that is not there any more needs not be told.
-            drop(self.fabric.start_send(peer as u32, self.tag | POISON_TAG, &text));
+            drop(self.team.fabric.start_send(self.team.in_fabric(peer), self.tag | POISON_TAG, &text));
         }
     }
 

@@ -59,8 +59,9 @@ impl Messages {
             let room = (count * block(SHORT)).max(HEADER + self.segment);
             exchange.recv_into(from, &self.incoming.slice(at[step]..at[step] + room))?;
             exchange.send_from(to, &self.incoming.slice(0..at[count]))?;
-            let end =
-                exchange.receive(from, ongoing).map_err(|error| missing(error, (step..step + count).map(rank)))?;
+            let end = exchange
+                .receive(from, ongoing)
+                .map_err(|error| missing(error, (step..step + count).map(|step| self.team.in_fabric(rank(step)))))?;
             let end = at[step] + end;
             for next in step..step + count {
                 let last = next + 1 == step + count;
@@ -79,9 +80,9 @@ impl Messages {
 
 /// Names all ranks whose contributions were to come: one of them did not call. The one that should have sent them may be
 /// waiting, too.
-pub(super) fn missing(mut error: CollectiveError, ranks: impl Iterator<Item = usize>) -> CollectiveError {
+pub(super) fn missing(mut error: CollectiveError, ranks: impl Iterator<Item = u32>) -> CollectiveError {
     if let CollectiveError::Fabric(FabricError::TimedOut { missing, .. }) = &mut error {
-        *missing = ranks.map(|rank| rank as u32).collect();
+        *missing = ranks.collect();
         missing.sort_unstable();
     }
     error

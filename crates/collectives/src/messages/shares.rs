@@ -107,7 +107,9 @@ impl Messages {
             exchange.send_from(to, &self.outgoing.slice(start..end))?;
             // It has gone that far, or that and less.
             let source = |slot: usize| (self.rank + step + (slot & (step - 1))) % size;
-            let came = exchange.receive(from, ongoing).map_err(|error| missing(error, (0..sources).map(source)))?;
+            let came = exchange
+                .receive(from, ongoing)
+                .map_err(|error| missing(error, (0..sources).map(|slot| self.team.in_fabric(source(slot)))))?;
             let last = slots(size, step).count() - 1;
             for (place, slot) in slots(size, step).enumerate() {
                 let left = came.saturating_sub(place * len);

@@ -70,7 +70,8 @@ impl Windows {
             let Some(pool) = &self.pools[rank] else { return Ok((self.window.local(), 0)) };
             let len = len(rank as u32);
             if at.checked_add(len).is_none_or(|end| end > pool.len()) {
-                let (rank, offset, len, region) = (rank as u32, at as u64, len as u64, pool.len() as u64);
+                let (rank, offset) = (self.team.in_fabric(rank), at as u64);
+                let (len, region) = (len as u64, pool.len() as u64);
                 return Err(FabricError::OutOfBounds { op: operation, rank, offset, len, region }.into());
             }
             Ok((pool, at))

@@ -20,7 +20,7 @@ mod tests;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::task::Poll;
 
-use fulmen_fabric::{Fabric, On, OpName, RegionRef, Window};
+use fulmen_fabric::{OpName, RegionRef, Window};
 use fulmen_kernels::{Source, Stores};
 use fulmen_memory::{Exposed, Region};
 use smallvec::SmallVec;
@@ -29,6 +29,7 @@ use crate::CollectiveError;
 use crate::call::{Call, Kind};
 use crate::deadline::Deadline;
 use crate::request::Request;
+use crate::team::Team;
 use layout::Counter;
 
 /// Looks at the others before this rank wakes them, where each rank has a processor: those that come at about the same
@@ -44,7 +45,7 @@ fn stores_for(bytes: usize) -> Stores {
 
 /// The group's window, and the peers' pools.
 pub(crate) struct Windows {
-    fabric: Fabric,
+    team: Team,
     window: Window,
     rank: usize,
     size: usize,
@@ -92,10 +93,12 @@ const INPUT_SHARED: u8 = 1;
 const OUTPUT_SHARED: u8 = 2;
 
 impl Windows {
-    /// Makes the window and maps the peers' pools. Collective.
-    pub(crate) fn new(fabric: &Fabric, deadline: &mut Deadline) -> Result<Windows, CollectiveError> {
-        let window = fabric.window(layout::LEN, deadline.left())?;
-        let (rank, size) = (fabric.rank() as usize, fabric.size() as usize);
+    /// Bytes of a rank's part of the window.
+    pub(crate) const LEN: usize = layout::LEN;
+
+    /// Over a window of the group's ranks. Maps the peers' pools. Collective.
+    pub(crate) fn new(team: Team, window: Window, deadline: &mut Deadline) -> Result<Windows, CollectiveError> {
+        let (fabric, rank, size) = (team.fabric.clone(), team.rank(), team.size());
         let block = fabric.alloc(0)?.into_exposed();
         let pool: &Region = block.region();
         let key = fabric.region_ref(&block).map_or(0, |at| at.key);
@@ -106,7 +109,7 @@ impl Windows {
         let busy = fabric.poll_policy().yields == 0;
         let pools = vec![None; size];
         let pool = pool.id();
-        let mut windows = Windows { fabric: fabric.clone(), window, rank, size, pool, pools, busy };
+        let mut windows = Windows { team, window, rank, size, pool, pools, busy };
         let mut ongoing = Ongoing::new("group", 0, deadline);
         ongoing.owes_ring = true;
         windows.await_peers(&mut ongoing, |words| words[layout::HELLO].load(Ordering::Acquire) != 0)?;
@@ -115,7 +118,7 @@ impl Windows {
             let hello = &windows.words(peer)[layout::HELLO..];
             let key = hello[1].load(Ordering::Relaxed);
             let at = RegionRef { key, offset: 0, len: hello[2].load(Ordering::Relaxed) };
-            windows.pools[peer] = Some(fabric.map(peer as u32, at)?);
+            windows.pools[peer] = Some(fabric.map(windows.team.in_fabric(peer), at)?);
         }
         Ok(windows)
     }
@@ -315,7 +318,7 @@ impl Windows {
             self.settle(ongoing);
         }
         let sequence = ongoing.sequence;
-        let waited = self.fabric.wait(ongoing.operation, On::All, ongoing.deadline.left(), || {
+        let waited = self.team.fabric.wait(ongoing.operation, self.team.others(), ongoing.deadline.left(), || {
             if look() {
                 return Poll::Ready(Ok(()));
             }

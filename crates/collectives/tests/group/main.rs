@@ -8,5 +8,6 @@ mod model;
 mod parts;
 mod ranks;
 mod reference;
+mod split;
 mod started;
 mod world;

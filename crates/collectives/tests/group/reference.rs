@@ -431,7 +431,7 @@ fn run_plan(group: &Group, plan: &Plan) {
     }
 }
 
-fn random_operations(group: &Group, few: u64) {
+pub fn random_operations(group: &Group, few: u64) {
     let size = group.size();
     let mut random = Random::new(u64::from(size));
     for _ in 0..rounds(few) {

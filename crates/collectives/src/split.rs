@@ -1,0 +1,116 @@
+//! Groups of some ranks, over the same links.
+
+use fulmen_fabric::{FabricError, OpName, WindowPart};
+
+use crate::deadline::Deadline;
+use crate::group::Path;
+use crate::messages::Messages;
+use crate::operations::require;
+use crate::parts::digest;
+use crate::team::Team;
+use crate::windows::Windows;
+use crate::{CollectiveError, Group};
+
+/// What ranks tell each other to split a group: their colour (0 for none) and key, the key of their part of a window and whether
+/// they have one, and the next number for groups of some ranks.
+const WORDS: usize = 5;
+
+impl Group {
+    /// Splits the group: those that give the same colour form a group, ordered by their keys, and where these are the same by
+    /// their ranks. A rank without a colour is in none. Collective: all ranks of this group call it.
+    ///
+    /// The new groups have the links of this one, and groups do not disturb one another: they fail alone, and calls of several
+    /// may be under way at once, by threads of their own or [started](Group::start). Messages ([`Group::send`]) to a rank are
+    /// named by its rank in the group; their tags are those of the fabric, whatever group they are sent by.
+    ///
+    /// # Errors
+    /// As [`Group::all_reduce`], and [`CollectiveError::Fabric`] on all ranks if one cannot map another one's memory, or a pool
+    /// has no room for what is under way.
+    pub fn split(&self, colour: Option<u32>, key: i64) -> Result<Option<Group>, CollectiveError> {
+        self.split_as("split", colour, key)
+    }
+
+    /// The group of these ranks of this one, in this order; `None` on all others. Collective: all ranks of this group call it, with
+    /// the same list.
+    ///
+    /// # Errors
+    /// As [`Group::split`], and [`CollectiveError::Invalid`], on all ranks, for an empty list, a rank that there is not or one that
+    /// is named twice.
+    pub fn from_ranks(&self, ranks: &[u32]) -> Result<Option<Group>, CollectiveError> {
+        const OPERATION: OpName = "from_ranks";
+        require(OPERATION, !ranks.is_empty(), || "it names no rank".to_owned())?;
+        for (at, rank) in ranks.iter().enumerate() {
+            self.check_rank(OPERATION, *rank)?;
+            require(OPERATION, !ranks[..at].contains(rank), || format!("rank {rank} is named twice: name each once"))?;
+        }
+        // The same list gives the same colour.
+        let colour = digest(&ranks.iter().map(|rank| *rank as usize).collect::<Vec<_>>());
+        let place = ranks.iter().position(|rank| *rank == self.rank());
+        let mut lists = vec![0; self.size() as usize];
+        self.all_gather(&[colour], &mut lists)?;
+        let other = lists.iter().position(|list| *list != lists[0]);
+        require(OPERATION, other.is_none(), || {
+            format!("ranks 0 and {} name others: give the same list on all ranks", other.unwrap_or_default())
+        })?;
+        self.split_as(OPERATION, place.map(|_| 0), place.unwrap_or_default() as i64)
+    }
+
+    fn split_as(&self, operation: OpName, colour: Option<u32>, key: i64) -> Result<Option<Group>, CollectiveError> {
+        let mut deadline = Deadline::new(self.deadline());
+        let fabric = self.fabric();
+        let by_windows = matches!(self.path(), Path::Windows(_));
+        let part = (by_windows && colour.is_some()).then(|| fabric.window_part(Windows::LEN)).transpose();
+        let number = fabric.next_number();
+        let told = [
+            colour.map_or(0, |colour| u64::from(colour) + 1),
+            key as u64,
+            part.as_ref().ok().and_then(Option::as_ref).map_or(0, WindowPart::key),
+            u64::from(part.is_err()),
+            number,
+        ];
+        let mut all = vec![0; WORDS * self.size() as usize];
+        self.with_deadline(deadline.left()).all_gather(&told, &mut all)?;
+        let rows: Vec<&[u64]> = all.chunks_exact(WORDS).collect();
+        // All of this group's ranks take it, so that it is new for whatever two of them are in.
+        let number = rows.iter().map(|row| row[4]).max().unwrap_or(0);
+        fabric.took_number(number);
+        let part = part?;
+        if let Some(failed) = rows.iter().position(|row| row[3] != 0) {
+            return Err(self.failed_on(operation, failed));
+        }
+        let mut members: Vec<u32> = (0..self.size()).filter(|rank| rows[*rank as usize][0] == told[0]).collect();
+        members.sort_by_key(|rank| rows[*rank as usize][1] as i64);
+        let form = |deadline: &mut Deadline| -> Result<Option<(Team, Path)>, CollectiveError> {
+            if colour.is_none() {
+                return Ok(None);
+            }
+            let ranks: Vec<u32> = members.iter().map(|rank| self.in_fabric(*rank)).collect();
+            let team = Team::of(fabric, &ranks).expect("this rank has its own colour");
+            let path = match part {
+                _ if team.size() == 1 => Path::Alone,
+                None => Path::Messages(Messages::new(team.clone(), 2 * number + 1)?),
+                Some(part) => {
+                    let keys: Vec<(u32, u64)> =
+                        members.iter().map(|rank| (self.in_fabric(*rank), rows[*rank as usize][2])).collect();
+                    let window = part.join(&keys, deadline.left())?;
+                    Path::Windows(Windows::new(team.clone(), window, deadline)?)
+                }
+            };
+            Ok(Some((team, path)))
+        };
+        let formed = form(&mut deadline);
+        // Nobody goes on before all can.
+        let mut outcomes = vec![0_u8; self.size() as usize];
+        self.with_deadline(deadline.left()).all_gather(&[u8::from(formed.is_err())], &mut outcomes)?;
+        let formed = formed?;
+        if let Some(failed) = outcomes.iter().position(|outcome| *outcome != 0) {
+            return Err(self.failed_on(operation, failed));
+        }
+        Ok(formed.map(|(team, path)| Group::over(team, path, self.deadline())))
+    }
+
+    fn failed_on(&self, op: OpName, rank: usize) -> CollectiveError {
+        let problem = "it could not form its new group: see its error".to_owned();
+        FabricError::PeerFailed { op, rank: self.in_fabric(rank as u32), problem }.into()
+    }
+}

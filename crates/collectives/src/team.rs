@@ -1,0 +1,56 @@
+//! The ranks of a group, among those of the fabric.
+
+use std::sync::Arc;
+
+use fulmen_fabric::{Fabric, On};
+
+/// Who is in a group, in the order of its ranks.
+#[derive(Clone)]
+pub(crate) struct Team {
+    pub(crate) fabric: Fabric,
+    /// By rank of the group, the rank of the fabric.
+    ranks: Arc<[u32]>,
+    /// Without this one.
+    others: Arc<[u32]>,
+    rank: usize,
+}
+
+impl Team {
+    /// All ranks.
+    pub(crate) fn all(fabric: &Fabric) -> Team {
+        let ranks: Vec<u32> = (0..fabric.size()).collect();
+        Team::of(fabric, &ranks).expect("this rank is one of all")
+    }
+
+    /// These, if this rank is one of them.
+    pub(crate) fn of(fabric: &Fabric, ranks: &[u32]) -> Option<Team> {
+        let rank = ranks.iter().position(|rank| *rank == fabric.rank())?;
+        let others = ranks.iter().copied().filter(|other| *other != fabric.rank()).collect();
+        Some(Team { fabric: fabric.clone(), ranks: ranks.into(), others, rank })
+    }
+
+    /// This rank in the group.
+    pub(crate) fn rank(&self) -> usize {
+        self.rank
+    }
+
+    pub(crate) fn size(&self) -> usize {
+        self.ranks.len()
+    }
+
+    /// The ranks of the fabric.
+    pub(crate) fn ranks(&self) -> &[u32] {
+        &self.ranks
+    }
+
+    /// A rank of the group, as the fabric knows it.
+    #[inline]
+    pub(crate) fn in_fabric(&self, rank: usize) -> u32 {
+        self.ranks[rank]
+    }
+
+    /// Whoever waits for all of them.
+    pub(crate) fn others(&self) -> On<'_> {
+        On::Ranks(&self.others)
+    }
+}
