@@ -5,7 +5,7 @@
 //! - **The same bits.** Elements are combined in rank order, whatever path the bytes take: on every rank, in every run,
 //!   a result is that of [`fulmen_kernels`]' reduction of the ranks' vectors from rank 0 up. `f16` and `bf16` are rounded
 //!   once, after the last rank.
-//! - **The same operation.** Ranks compare what they call (operation, type, length, reduction, root) before a byte of data
+//! - **The same operation.** Ranks compare what they call (operation, type, lengths, reduction, root) before a byte of data
 //!   is used: ranks that differ get [`CollectiveError::Mismatch`] or find the group poisoned, and no rank gets a wrong
 //!   result.
 //! - **An end.** Every operation ends within the group's [deadline](Group::with_deadline), and in under 2 s when a rank that
@@ -23,6 +23,8 @@
 //! | more, plain memory on any rank | in pieces through the ranks' windows, pipelined |
 //!
 //! Elsewhere everything goes by messages.
+//!
+//! Calls can be [started](Group::start), and groups [split](Group::split).
 #![forbid(unsafe_code)]
 
 mod buffer;

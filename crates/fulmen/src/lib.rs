@@ -81,7 +81,7 @@ pub use network::Network;
 
 /// What most programs need.
 pub mod prelude {
-    pub use crate::{Buffer, CollectiveError, Data, Element, Group, ReduceOp};
+    pub use crate::{Buffer, CollectiveError, Data, Element, Group, Handle, ReduceOp};
 }
 
 /// The pieces that [`init`] puts together, for programs that meet in another way.

@@ -2,8 +2,9 @@
 
 use std::{fmt, str::FromStr};
 
-/// An operation. `bytes` of a case counts as nccl-tests does: of p2p, streams and one-sided operations one way; of all-reduce and broadcast a rank's data;
-/// of all-gather what each rank gets in all; of reduce-scatter what each rank gives in all; of a barrier nothing.
+/// An operation. `bytes` of a case counts as nccl-tests does: of p2p, streams and one-sided operations one way; of all-reduce, reduce,
+/// scan and broadcast a rank's data; of all-gather and gather what a rank gets in all; of reduce-scatter, scatter and all-to-all what
+/// a rank gives in all; of a barrier nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     P2p,
@@ -12,6 +13,11 @@ pub enum Op {
     AllGather,
     ReduceScatter,
     Broadcast,
+    Reduce,
+    Gather,
+    Scatter,
+    AllToAll,
+    Scan,
     Barrier,
     Put,
     Get,
@@ -21,13 +27,18 @@ pub enum Op {
 }
 
 impl Op {
-    pub const ALL: [Op; 12] = [
+    pub const ALL: [Op; 17] = [
         Op::P2p,
         Op::Stream,
         Op::AllReduce,
         Op::AllGather,
         Op::ReduceScatter,
         Op::Broadcast,
+        Op::Reduce,
+        Op::Gather,
+        Op::Scatter,
+        Op::AllToAll,
+        Op::Scan,
         Op::Barrier,
         Op::Put,
         Op::Get,
@@ -44,6 +55,11 @@ impl Op {
             Op::AllGather => "all-gather",
             Op::ReduceScatter => "reduce-scatter",
             Op::Broadcast => "broadcast",
+            Op::Reduce => "reduce",
+            Op::Gather => "gather",
+            Op::Scatter => "scatter",
+            Op::AllToAll => "all-to-all",
+            Op::Scan => "scan",
             Op::Barrier => "barrier",
             Op::Put => "put",
             Op::Get => "get",
@@ -60,7 +76,8 @@ impl Op {
 
     /// Whether the floor has it.
     pub fn has_floor(self) -> bool {
-        !self.is_one_sided() && self != Op::Stream
+        let written = [Op::P2p, Op::AllReduce, Op::AllGather, Op::ReduceScatter, Op::Broadcast, Op::Barrier];
+        written.contains(&self)
     }
 
     /// Whether its size is given by what it is: none, or a word.
@@ -73,7 +90,7 @@ impl Op {
         let unit = match self {
             Op::Barrier => return vec![0],
             Op::FetchAdd | Op::CompareSwap => return vec![8],
-            Op::AllGather | Op::ReduceScatter => 4 * ranks,
+            Op::AllGather | Op::ReduceScatter | Op::Gather | Op::Scatter | Op::AllToAll => 4 * ranks,
             _ => 4,
         };
         asked.iter().copied().filter(|bytes| *bytes > 0 && bytes.is_multiple_of(unit)).collect()

@@ -74,8 +74,8 @@ impl Contender {
         matches!(self.kind, Kind::Mpi { .. } | Kind::Ucx(_))
     }
 
-    /// Whether there is something to compare: the floor and the MPI program have no one-sided operations, the floor no stream
-    /// of messages either, and UCX's benchmark has nothing else that is measured here.
+    /// Whether there is something to compare: the floor has but some operations, the MPI program no one-sided ones, and UCX's
+    /// benchmark has nothing else that is measured here.
     pub fn takes_part(&self, op: Op) -> bool {
         match self.kind {
             Kind::Fulmen { .. } => true,

@@ -63,6 +63,26 @@ static void broadcast(int words) {
   MPI_Bcast(out, words, MPI_FLOAT, 0, MPI_COMM_WORLD);
 }
 
+static void reduce(int words) {
+  MPI_Reduce(in, out, words, MPI_FLOAT, MPI_SUM, 0, MPI_COMM_WORLD);
+}
+
+static void gather(int words) {
+  MPI_Gather(in, words / ranks, MPI_FLOAT, out, words / ranks, MPI_FLOAT, 0, MPI_COMM_WORLD);
+}
+
+static void scatter(int words) {
+  MPI_Scatter(in, words / ranks, MPI_FLOAT, out, words / ranks, MPI_FLOAT, 0, MPI_COMM_WORLD);
+}
+
+static void all_to_all(int words) {
+  MPI_Alltoall(in, words / ranks, MPI_FLOAT, out, words / ranks, MPI_FLOAT, MPI_COMM_WORLD);
+}
+
+static void scan(int words) {
+  MPI_Scan(in, out, words, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+}
+
 static void barrier(int words) {
   (void)words;
   MPI_Barrier(MPI_COMM_WORLD);
@@ -77,6 +97,11 @@ static const struct op {
            {"all-gather", all_gather},
            {"reduce-scatter", reduce_scatter},
            {"broadcast", broadcast},
+           {"reduce", reduce},
+           {"gather", gather},
+           {"scatter", scatter},
+           {"all-to-all", all_to_all},
+           {"scan", scan},
            {"barrier", barrier}};
 
 static float given(int of, int i) { return (float)((of + 1) * (i % 64)); }
@@ -92,6 +117,11 @@ static float expected(const struct op *op, int words, int i) {
   if (op->call == all_gather) return given(i / share, i % share);
   if (op->call == reduce_scatter && i < share) return sum(rank * share + i);
   if (op->call == broadcast) return given(0, i);
+  if (op->call == reduce && rank == 0) return sum(i);
+  if (op->call == gather && rank == 0) return given(i / share, i % share);
+  if (op->call == scatter && i < share) return given(0, rank * share + i);
+  if (op->call == all_to_all) return given(i / share, rank * share + i % share);
+  if (op->call == scan) return (float)((rank + 1) * (rank + 2) / 2 * (i % 64));
   return given(rank, i);
 }
 
@@ -158,7 +188,8 @@ static void measure(const struct op *op, const char *memory, size_t bytes, doubl
   qsort(sample, n, sizeof *sample, ascending);
   double per_call = op->call == p2p ? 2 : op->call == stream ? STREAM : 1, factor = 1;
   if (op->call == all_reduce) factor = 2.0 * (ranks - 1) / ranks;
-  if (op->call == all_gather || op->call == reduce_scatter) factor = 1.0 * (ranks - 1) / ranks;
+  if (op->call == all_gather || op->call == reduce_scatter || op->call == gather || op->call == scatter || op->call == all_to_all)
+    factor = 1.0 * (ranks - 1) / ranks;
   double median = sample[n / 2] / per_call, bandwidth = bytes / median / 1e9;
   printf("{\"op\":\"%s\",\"bytes\":%zu,\"ranks\":%d,\"dtype\":\"f32\",\"memory\":\"%s\",\"samples\":%d,\"min_us\":%.4f,"
          "\"p50_us\":%.4f,\"p99_us\":%.4f,\"algbw_GBps\":%.4f,\"busbw_GBps\":%.4f,\"wrong\":%ld}\n",

@@ -62,10 +62,12 @@ pub(super) fn send(tcp: &TcpStream, pieces: &[Out<'_>]) -> io::Result<usize> {
     let flags = libc::MSG_DONTWAIT | system::QUIETLY;
     // SAFETY: the socket is open. The pieces are borrowed for this call: slices, and ranges inside of memory that their handles
     // keep. The system only reads them. Others may write exposed memory meanwhile, to which there are no references.
-    until_done(|| match &vectors[..] {
-        // The system looks at less for these, which counts where messages are short.
-        [one] => unsafe { libc::send(tcp.as_raw_fd(), one.iov_base, one.iov_len, flags) },
-        _ => unsafe { libc::sendmsg(tcp.as_raw_fd(), &message(&mut vectors), flags) },
+    until_done(|| unsafe {
+        match &vectors[..] {
+            // The system looks at less for these, which counts where messages are short.
+            [one] => libc::send(tcp.as_raw_fd(), one.iov_base, one.iov_len, flags),
+            _ => libc::sendmsg(tcp.as_raw_fd(), &message(&mut vectors), flags),
+        }
     })
 }
 
@@ -85,9 +87,11 @@ pub(super) fn receive(tcp: &TcpStream, pieces: &mut [Room<'_>]) -> io::Result<us
     }
     // SAFETY: the socket is open. The pieces are borrowed for this call: slices that are borrowed mutably, and ranges inside of
     // writable memory that their handles keep and to which there are no references. Any bytes are valid there.
-    until_done(|| match &vectors[..] {
-        [one] => unsafe { libc::recv(tcp.as_raw_fd(), one.iov_base, one.iov_len, libc::MSG_DONTWAIT) },
-        _ => unsafe { libc::recvmsg(tcp.as_raw_fd(), &mut message(&mut vectors), libc::MSG_DONTWAIT) },
+    until_done(|| unsafe {
+        match &vectors[..] {
+            [one] => libc::recv(tcp.as_raw_fd(), one.iov_base, one.iov_len, libc::MSG_DONTWAIT),
+            _ => libc::recvmsg(tcp.as_raw_fd(), &mut message(&mut vectors), libc::MSG_DONTWAIT),
+        }
     })
 }
 
