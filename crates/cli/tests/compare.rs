@@ -141,3 +141,10 @@ fn without_fulmen_there_are_times_alone() {
     assert!(text.starts_with("| operation | memory | size | floor µs | OpenMPI µs | MPICH µs | rounds |\n"), "{text}");
     assert!(text.ends_with("| all-reduce | registered | 8 B | 12.3 | 123 | 0.050 | near 1 |\n"), "{text}");
 }
+
+#[test]
+fn each_operation_has_its_peers() {
+    // Either MPI libraries have it, or UCX; the floor is for some of the former.
+    assert!(Op::ALL.iter().all(|op| !(op.has_floor() && op.is_one_sided())));
+    assert_eq!(Op::ALL.iter().filter(|op| op.has_floor()).count(), 6);
+}

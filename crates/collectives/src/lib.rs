@@ -33,6 +33,7 @@ mod call;
 mod deadline;
 mod error;
 mod group;
+mod lists;
 mod messages;
 pub mod model;
 mod operations;

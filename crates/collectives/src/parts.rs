@@ -8,6 +8,8 @@ pub(crate) enum Parts {
     Equal,
     /// Where each rank's part begins in a vector that holds all of them, and the end of the last.
     Each(Vec<usize>),
+    /// The vector is one of a list, of so many bytes, of which the call's digest is: each rank has all of it.
+    Listed(usize),
     /// What each rank has for each.
     Pairs {
         /// Where each part begins in what its rank gives, with the end of the last, one rank after the other.

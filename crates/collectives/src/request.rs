@@ -83,11 +83,16 @@ pub(crate) struct Request<'a> {
 }
 
 impl Request<'_> {
+    /// The length of a vector of which each rank has all.
+    pub(crate) fn vector(&self) -> usize {
+        if let Parts::Listed(len) = self.parts { len } else { self.call.bytes() }
+    }
+
     /// A rank's part of a vector that holds all ranks' parts.
     fn part(&self, rank: u32) -> Range<usize> {
         let (rank, len) = (rank as usize, self.call.bytes());
         match &self.parts {
-            Parts::Equal => rank * len..(rank + 1) * len,
+            Parts::Equal | Parts::Listed(_) => rank * len..(rank + 1) * len,
             Parts::Each(places) | Parts::Pairs { got: places, .. } => places[rank]..places[rank + 1],
         }
     }
@@ -101,10 +106,10 @@ impl Request<'_> {
     pub(crate) fn needed(&self, from: u32, to: u32) -> Range<usize> {
         let root = self.call.root;
         match self.call.kind {
-            Kind::AllReduce => 0..self.call.bytes(),
-            Kind::Reduce if to == root => 0..self.call.bytes(),
-            Kind::Scan if from <= to => 0..self.call.bytes(),
-            Kind::Broadcast if from == root => 0..self.call.bytes(),
+            Kind::AllReduce => 0..self.vector(),
+            Kind::Reduce if to == root => 0..self.vector(),
+            Kind::Scan if from <= to => 0..self.vector(),
+            Kind::Broadcast if from == root => 0..self.vector(),
             Kind::AllGather => 0..self.part(from).len(),
             Kind::Gather if to == root => 0..self.part(from).len(),
             Kind::ReduceScatter => self.part(to),
@@ -129,9 +134,9 @@ impl Request<'_> {
     pub(crate) fn contributed(&self, rank: u32) -> usize {
         match self.call.kind {
             Kind::Barrier => 0,
-            Kind::AllReduce | Kind::Reduce | Kind::Scan => self.call.bytes(),
+            Kind::AllReduce | Kind::Reduce | Kind::Scan => self.vector(),
             Kind::AllGather | Kind::Gather => self.part(rank).len(),
-            Kind::Broadcast if rank == self.call.root => self.call.bytes(),
+            Kind::Broadcast if rank == self.call.root => self.vector(),
             Kind::ReduceScatter => self.whole(),
             Kind::Scatter if rank == self.call.root => self.whole(),
             Kind::Broadcast | Kind::Scatter => 0,
@@ -142,7 +147,7 @@ impl Request<'_> {
     /// The most that any rank contributes.
     pub(crate) fn longest(&self) -> usize {
         match self.parts {
-            Parts::Equal => self.contributed(self.call.root),
+            Parts::Equal | Parts::Listed(_) => self.contributed(self.call.root),
             _ => (0..self.size).map(|rank| self.contributed(rank)).max().unwrap_or(0),
         }
     }
@@ -150,7 +155,7 @@ impl Request<'_> {
     /// The most that any rank has for any: how many bytes pass in pieces.
     pub(crate) fn span(&self) -> usize {
         match &self.parts {
-            Parts::Equal => self.call.bytes(),
+            Parts::Equal | Parts::Listed(_) => self.vector(),
             // Between the rows of pairs are no parts.
             Parts::Each(places) | Parts::Pairs { given: places, .. } => {
                 places.windows(2).map(|part| part[1].saturating_sub(part[0])).max().unwrap_or(0)

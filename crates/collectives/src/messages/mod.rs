@@ -195,10 +195,10 @@ impl Messages {
         }
         // The first piece travels with the headers.
         let mut first = true;
-        if call.kind == Kind::AllReduce && !is_exchanged_whole(call.bytes(), self.size) {
+        if call.kind == Kind::AllReduce && !is_exchanged_whole(request.vector(), self.size) {
             // While ranks wait for the shares of a piece, or for its results, the next one's shares are on their way.
             let (mut shares, mut results) = (None, None);
-            for (half, piece) in halves().zip(pieces(call.bytes(), self.size)) {
+            for (half, piece) in halves().zip(pieces(request.vector(), self.size)) {
                 if let Some(results) = results.take() {
                     self.end_results(results, request, ongoing)?;
                 }

@@ -65,9 +65,9 @@ impl Messages {
         request: &mut Request<'_>,
         ongoing: &mut Ongoing<'_>,
     ) -> Result<bool, CollectiveError> {
-        let Some(layout) = layout(request.call.bytes(), self.size, self.segment) else { return Ok(false) };
+        let Some(layout) = layout(request.vector(), self.size, self.segment) else { return Ok(false) };
         let at = self.exchange_shares(layout, request, ongoing)?;
-        let mine = share(&(0..request.call.bytes()), self.size, self.rank);
+        let mine = share(&(0..request.vector()), self.size, self.rank);
         request.complete(mine, Stores::Cached, |peer, _| {
             Source::Exposed(&self.incoming, at[(peer as usize + self.size - self.rank) % self.size] + HEADER)
         });
@@ -83,7 +83,7 @@ impl Messages {
         ongoing: &mut Ongoing<'_>,
     ) -> Result<Vec<usize>, CollectiveError> {
         let size = self.size;
-        let whole = 0..request.call.bytes();
+        let whole = 0..request.vector();
         let header = header(&request.call, ongoing);
         let mut exchange = Exchange::new(self, HEADER_TAG, Half(0));
         // Of each slot, where it came; what has not come yet is this rank's own.
@@ -131,7 +131,7 @@ impl Messages {
         ongoing: &mut Ongoing<'_>,
     ) -> Result<(), CollectiveError> {
         let size = self.size;
-        let whole = 0..request.call.bytes();
+        let whole = 0..request.vector();
         // By how far their ranks are after this one.
         let of = |steps: Range<usize>| self.incoming.slice(results + steps.start * each..results + steps.end * each);
         self.incoming.write(results, &request.output.bytes()[share(&whole, size, self.rank)]);

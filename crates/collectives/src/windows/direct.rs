@@ -86,7 +86,7 @@ impl Windows {
         ongoing: &mut Ongoing<'_>,
         progress: &mut Progress,
     ) -> Result<(), CollectiveError> {
-        let call = request.call;
+        let (call, len) = (request.call, request.vector());
         let places = self.own_places(request);
         let direct = |agreed: &Agreed| {
             let outputs = (0..self.size).all(|rank| agreed.outputs[rank].is_some() || !gets(&call, rank));
@@ -95,7 +95,7 @@ impl Windows {
         if !gets(&call, self.rank) {
             let agreed = self.announce_places(&call, places, ongoing)?;
             if direct(&agreed) {
-                self.reduce_share(&call, ongoing, Source::Plain(request.contribution()), None, &agreed)?;
+                self.reduce_share(&call, len, ongoing, Source::Plain(request.contribution()), None, &agreed)?;
                 return self.finish(ongoing);
             }
             return self.staged(request, ongoing, progress);
@@ -113,7 +113,7 @@ impl Windows {
                 Some(input) => Source::Plain(input.bytes()),
                 None => Source::Exposed(lent.exposed(), 0),
             };
-            self.reduce_share(&call, ongoing, own, Some(lent.exposed()), &agreed)?;
+            self.reduce_share(&call, len, ongoing, own, Some(lent.exposed()), &agreed)?;
             self.finish(ongoing)?;
             lent.finish();
             return Ok(());
@@ -123,17 +123,17 @@ impl Windows {
         self.staged(request, ongoing, progress)
     }
 
-    /// Reduces this rank's share of the vector from all ranks' inputs into the outputs of all ranks that get the result, of
+    /// Reduces this rank's share of the vector, of so many bytes, from all ranks' inputs into the outputs of all ranks that get the result, of
     /// which `output` is this one's. The shares are apart, so that nobody waits for anybody meanwhile.
     fn reduce_share(
         &self,
         call: &Call,
+        len: usize,
         ongoing: &Ongoing<'_>,
         own: Source<'_>,
         output: Option<&Exposed>,
         agreed: &Agreed,
     ) -> Result<(), CollectiveError> {
-        let len = call.bytes();
         let inputs = self.places(ongoing.operation, &agreed.inputs, |_| len)?;
         let written = |rank| if gets(call, rank as usize) { len } else { 0 };
         let outputs = self.places(ongoing.operation, &agreed.outputs, written)?;

@@ -3,6 +3,7 @@
 #[path = "../../../fabric/tests/fabric/counting.rs"]
 mod counting;
 mod failures;
+mod lists;
 mod messages;
 mod model;
 mod parts;
