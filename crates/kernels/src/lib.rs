@@ -53,7 +53,7 @@ pub use exposed::{copy_in, copy_in_with, copy_out, copy_out_with, reduce};
 pub use op::{ReduceOp, UnknownOp, UnknownOpCode, Unsupported};
 pub use reduce::{ReduceError, reduce_into, reduce_raw, reduce_raw_with};
 pub use stores::Stores;
-pub use views::{Source, ValuesMut, copy_from_bytes, reduce_to_exposed, reduce_to_plain};
+pub use views::{Source, ValuesMut, copy_from_bytes, reduce_to_all, reduce_to_exposed, reduce_to_plain};
 
 #[cfg(test)]
 mod reference;

@@ -42,6 +42,9 @@ pub enum ReduceError {
     /// The output's region cannot be written.
     #[error("the output's region is mapped read-only; map it for writing or give another output")]
     ReadOnly,
+    /// Two outputs overlap.
+    #[error("outputs overlap: give each memory of its own")]
+    Outputs,
     /// The output overlaps a source without being the same memory.
     #[error("the output overlaps source {source_index} in part; give the same memory or memory apart from it")]
     Overlap {
@@ -83,16 +86,16 @@ pub unsafe fn reduce_raw_with(
     stores: Stores,
 ) {
     // SAFETY: the caller's promise; the best level is one that the machine has.
-    unsafe { reduce_at(Choice::best(), op, dtype, dst, srcs, count, stores) }
+    unsafe { reduce_at(Choice::best(), op, dtype, &[dst], srcs, count, stores) }
 }
 
 /// # Safety
-/// As [`reduce_raw`], and the machine has `level`.
+/// As [`reduce_raw`] for each output, which overlaps no other one, and the machine has `level`.
 pub(crate) unsafe fn reduce_at(
     level: Choice,
     op: ReduceOp,
     dtype: DType,
-    dst: *mut u8,
+    dsts: &[*mut u8],
     srcs: &[*const u8],
     count: usize,
     stores: Stores,
@@ -104,7 +107,7 @@ pub(crate) unsafe fn reduce_at(
     let sweep = sweep(level, op, dtype).unwrap_or_else(|refused| panic!("{refused}"));
     // SAFETY: the sweep's elements have the size of `dtype`'s (or of its halves, counted twice); the rest is the
     // caller's promise, and the assertion.
-    unsafe { sweep(dst, srcs, count, stores) }
+    unsafe { sweep(dsts, srcs, count, stores) }
 }
 
 fn sweep(level: Choice, op: ReduceOp, dtype: DType) -> Result<Sweep, Unsupported> {
@@ -194,10 +197,10 @@ pub fn reduce_into<T: Element>(op: ReduceOp, dst: &mut [T], srcs: &[&[T]]) -> Re
 }
 
 /// Calls `run` with the sources' addresses, gathered on the stack unless they are very many.
-pub(crate) fn with_pointers<S>(
+pub(crate) fn with_pointers<S, P: Copy>(
     srcs: &[S],
-    pointer: impl Fn(&S) -> *const u8,
-    run: impl FnOnce(&[*const u8]),
+    pointer: impl Fn(&S) -> P,
+    run: impl FnOnce(&[P]),
 ) -> Result<(), ReduceError> {
     const ON_STACK: usize = 256;
     if srcs.is_empty() {

@@ -1,7 +1,7 @@
 //! Loops over blocks of elements: for each block, all sources from left to right, then one store.
 //!
-//! A block's partial results live in registers, so memory is read once a source and written once, whatever the number of
-//! sources; and since a block is stored after all its sources were read, the output may be any one of the sources.
+//! A block's partial results live in registers, so memory is read once a source and written once an output, whatever the number
+//! of either; and since a block is stored after all its sources were read, each output may be any one of the sources.
 
 use std::mem::MaybeUninit;
 
@@ -20,8 +20,8 @@ const SMALL: usize = 8;
 /// when several sources come from memory: with this, four sources are up to twice as fast.
 const AHEAD: usize = 1024;
 
-/// A compiled loop: output, sources, elements, how to store.
-pub(crate) type Sweep = unsafe fn(*mut u8, &[*const u8], usize, Stores);
+/// A compiled loop: outputs, sources, elements, how to store.
+pub(crate) type Sweep = unsafe fn(&[*mut u8], &[*const u8], usize, Stores);
 
 /// The loop of lane `K` for `level`.
 pub(crate) fn sweep_for<K: Lane>(level: Choice) -> Sweep {
@@ -34,74 +34,78 @@ pub(crate) fn sweep_for<K: Lane>(level: Choice) -> Sweep {
 
 /// # Safety
 /// As [`sweep`].
-unsafe fn baseline<K: Lane>(dst: *mut u8, srcs: &[*const u8], count: usize, stores: Stores) {
+unsafe fn baseline<K: Lane>(dsts: &[*mut u8], srcs: &[*const u8], count: usize, stores: Stores) {
     // SAFETY: the caller's promise is the callee's.
-    unsafe { sweep::<K, Baseline>(dst, srcs, count, stores) }
+    unsafe { sweep::<K, Baseline>(dsts, srcs, count, stores) }
 }
 
 /// # Safety
 /// As [`sweep`], and the machine has AVX2 and F16C.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,f16c")]
-unsafe fn avx2<K: Lane>(dst: *mut u8, srcs: &[*const u8], count: usize, stores: Stores) {
+unsafe fn avx2<K: Lane>(dsts: &[*mut u8], srcs: &[*const u8], count: usize, stores: Stores) {
     // SAFETY: the caller's promise is the callee's.
-    unsafe { sweep::<K, crate::avx2::Avx2>(dst, srcs, count, stores) }
+    unsafe { sweep::<K, crate::avx2::Avx2>(dsts, srcs, count, stores) }
 }
 
 /// # Safety
-/// `srcs` is not empty; each source has `count` elements of `K::Raw` that may be read and `dst` as many that may be
-/// written, at any alignment; `dst` is one of the sources or overlaps none; the machine has the instructions of `L`.
+/// `srcs` is not empty; each source has `count` elements of `K::Raw` that may be read and each output as many that may be
+/// written, at any alignment; an output is one of the sources or overlaps none, and overlaps no other output; the machine has the
+/// instructions of `L`.
 #[inline(always)]
-unsafe fn sweep<K: Lane, L: Level>(dst: *mut u8, srcs: &[*const u8], count: usize, stores: Stores) {
-    let size = size_of::<K::Raw>();
+unsafe fn sweep<K: Lane, L: Level>(dsts: &[*mut u8], srcs: &[*const u8], count: usize, stores: Stores) {
     let mut at = 0;
     if stores == Stores::Streaming {
         // SAFETY: the caller's promise.
-        at = unsafe { stream::<K, L>(dst, srcs, count) };
+        at = unsafe { stream::<K, L>(dsts, srcs, count) };
     }
     while count - at >= BLOCK {
         // SAFETY: at + BLOCK <= count.
-        unsafe { block::<K, L, BLOCK>(dst.add(at * size), srcs, at) };
+        unsafe { block::<K, L, BLOCK>(dsts, at, srcs, at) };
         at += BLOCK;
     }
     while count - at >= SMALL {
         // SAFETY: at + SMALL <= count.
-        unsafe { block::<K, L, SMALL>(dst.add(at * size), srcs, at) };
+        unsafe { block::<K, L, SMALL>(dsts, at, srcs, at) };
         at += SMALL;
     }
     while at < count {
         // SAFETY: at < count. One element needs no instructions but the baseline's.
-        unsafe { block::<K, Baseline, 1>(dst.add(at * size), srcs, at) };
+        unsafe { block::<K, Baseline, 1>(dsts, at, srcs, at) };
         at += 1;
     }
 }
 
-/// Writes the part of the output that consists of whole cache lines past the caches; returns how many elements are done.
+/// Writes the part of the outputs that consists of whole cache lines past the caches, if lines begin at the same elements in all of
+/// them; returns how many elements are done.
 ///
 /// # Safety
 /// As [`sweep`].
 #[inline(always)]
-unsafe fn stream<K: Lane, L: Level>(dst: *mut u8, srcs: &[*const u8], count: usize) -> usize {
+unsafe fn stream<K: Lane, L: Level>(dsts: &[*mut u8], srcs: &[*const u8], count: usize) -> usize {
     let size = size_of::<K::Raw>();
-    let to_line = dst.addr().wrapping_neg() % Stores::LINE;
-    let head = to_line / size;
-    if !to_line.is_multiple_of(size) || head > count {
+    let to_line = |dst: &*mut u8| dst.addr().wrapping_neg() % Stores::LINE;
+    let Some(first) = dsts.first().map(to_line) else { return 0 };
+    let head = first / size;
+    if !first.is_multiple_of(size) || head > count || dsts.iter().any(|dst| to_line(dst) != first) {
         return 0;
     }
     for at in 0..head {
         // SAFETY: at < head <= count.
-        unsafe { block::<K, Baseline, 1>(dst.add(at * size), srcs, at) };
+        unsafe { block::<K, Baseline, 1>(dsts, at, srcs, at) };
     }
     let mut at = head;
     let mut values = [MaybeUninit::<K::Raw>::uninit(); BLOCK];
     while count - at >= BLOCK {
         let values = values.as_mut_ptr().cast::<u8>();
         // SAFETY: at + BLOCK <= count, and `values` has room for a block.
-        unsafe { block::<K, L, BLOCK>(values, srcs, at) };
-        for line in (0..BLOCK * size).step_by(Stores::LINE) {
-            // SAFETY: the line lies in the block at `at`, in the output as in `values`; it begins at a multiple of a
-            // line, since the head ended at one and a block is `size` whole lines.
-            unsafe { stream_line(dst.add(at * size + line), values.add(line)) };
+        unsafe { block::<K, L, BLOCK>(&[values], 0, srcs, at) };
+        for dst in dsts {
+            for line in (0..BLOCK * size).step_by(Stores::LINE) {
+                // SAFETY: the line lies in the block at `at`, in the output as in `values`; it begins at a multiple of a
+                // line, since the head ended at one and a block is `size` whole lines.
+                unsafe { stream_line(dst.add(at * size + line), values.add(line)) };
+            }
         }
         at += BLOCK;
     }
@@ -109,13 +113,13 @@ unsafe fn stream<K: Lane, L: Level>(dst: *mut u8, srcs: &[*const u8], count: usi
     at
 }
 
-/// Writes the results of elements `at..at + N` to `to`, after all sources were read.
+/// Writes the results of elements `at..at + N` to element `to` of each output, after all sources were read.
 ///
 /// # Safety
-/// Each source has elements `at..at + N` and `to` room for `N`; there is a first source; the machine has the instructions of
+/// Each source has elements `at..at + N`, and each output room for `N` at `to`; there is a first source; the machine has the instructions of
 /// `L`.
 #[inline(always)]
-unsafe fn block<K: Lane, L: Level, const N: usize>(to: *mut u8, srcs: &[*const u8], at: usize) {
+unsafe fn block<K: Lane, L: Level, const N: usize>(dsts: &[*mut u8], to: usize, srcs: &[*const u8], at: usize) {
     let mut partial = [MaybeUninit::uninit(); N];
     // SAFETY: there is a first source; all sources have the elements; the first fills `partial`.
     unsafe {
@@ -125,7 +129,9 @@ unsafe fn block<K: Lane, L: Level, const N: usize>(to: *mut u8, srcs: &[*const u
             K::combine_block::<L, N>(&mut partial, element::<K, N>(src, at));
         }
         K::finish_block::<N>(&mut partial, srcs.len());
-        K::store_block::<L, N>(&partial, to.cast());
+        for dst in dsts {
+            K::store_block::<L, N>(&partial, dst.add(to * size_of::<K::Raw>()).cast());
+        }
     }
 }
 

@@ -6,7 +6,8 @@ use std::ops::Range;
 use fulmen_memory::Exposed;
 
 use crate::exposed::check;
-use crate::reduce::{ReduceError, reduce_raw_with, with_pointers};
+use crate::level::Choice;
+use crate::reduce::{ReduceError, reduce_at, reduce_raw_with, with_pointers};
 use crate::{DType, Element, ReduceOp, Stores, stores};
 
 /// Plain memory that is written as bytes whatever its elements' type: a `bool` in it never becomes anything but true or
@@ -129,7 +130,7 @@ pub fn reduce_to_plain(
     let (to, bytes) = (target.start, target.len);
     // SAFETY: the target is borrowed exclusively, so it overlaps no slice and no exposed memory; any bytes are values of
     // its elements, or the reduction stores bools.
-    unsafe { reduce_to(op, dtype, to, bytes, sources, stores, |_, _| Ok(())) }
+    unsafe { reduce_to(op, dtype, &[to], bytes, sources, stores, |_, _| Ok(())) }
 }
 
 /// [`reduce_to_plain`] into a range of exposed memory. A source may be the same bytes, or must not overlap them; what is
@@ -147,27 +148,57 @@ pub fn reduce_to_exposed(
     stores: Stores,
 ) -> Result<(), ReduceError> {
     let bytes = range.end.checked_sub(range.start).expect("a range starts before its end");
-    check(target, range.start, bytes);
-    if !target.region().is_writable() {
-        return Err(ReduceError::ReadOnly);
+    reduce_to_all(op, dtype, &[(target, range.start)], bytes, sources, stores)
+}
+
+/// [`reduce_to_exposed`] into several targets, `bytes` of each from an offset on, in one pass: all of them get the same. They lie
+/// apart from one another, as addresses tell. [`Source::Target`] is what the first one holds.
+///
+/// # Panics
+/// If a target does not lie inside its memory, or there is none.
+#[track_caller]
+pub fn reduce_to_all(
+    op: ReduceOp,
+    dtype: DType,
+    targets: &[(&Exposed, usize)],
+    bytes: usize,
+    sources: &[Source<'_>],
+    stores: Stores,
+) -> Result<(), ReduceError> {
+    assert!(!targets.is_empty(), "a reduction needs at least one target");
+    let start = |(target, at): &(&Exposed, usize)| target.as_ptr().wrapping_add(*at);
+    for (target, at) in targets {
+        check(target, *at, bytes);
+        if !target.region().is_writable() {
+            return Err(ReduceError::ReadOnly);
+        }
     }
-    let to = target.as_ptr().wrapping_add(range.start);
+    let distance = |one: *const u8, other: &(&Exposed, usize)| one.addr().abs_diff(start(other).addr());
+    for (number, target) in targets.iter().enumerate() {
+        if targets[..number].iter().any(|other| distance(start(target), other) < bytes) {
+            return Err(ReduceError::Outputs);
+        }
+    }
     let apart = |source_index, from: *const u8| {
-        let distance = from.addr().abs_diff(to.addr());
-        if distance != 0 && distance < bytes { Err(ReduceError::Overlap { source_index }) } else { Ok(()) }
+        let overlaps = |target| (1..bytes).contains(&distance(from, target));
+        if targets.iter().any(overlaps) { Err(ReduceError::Overlap { source_index }) } else { Ok(()) }
     };
-    // SAFETY: the target lies inside a writable mapping that its handle keeps and has no references; `apart` sees to it
-    // that each source is the same memory or apart from it.
-    unsafe { reduce_to(op, dtype, to, bytes, sources, stores, apart) }
+    let mut outcome = Ok(());
+    with_pointers(targets, start, |to| {
+        // SAFETY: the targets lie inside writable mappings that their handles keep, have no references, and are apart from one
+        // another; `apart` sees to it that each source is the same memory as a target or apart from it.
+        outcome = unsafe { reduce_to(op, dtype, to, bytes, sources, stores, apart) };
+    })?;
+    outcome
 }
 
 /// # Safety
-/// `to` may be written for `bytes` bytes of `dtype` and overlaps no plain source, and no exposed source that `apart`
-/// lets pass, except for being the same.
+/// Each of `to`, of which there is one at least, may be written for `bytes` bytes of `dtype` and overlaps no other one, no plain
+/// source, and no exposed source that `apart` lets pass, except for being the same.
 unsafe fn reduce_to(
     op: ReduceOp,
     dtype: DType,
-    to: *mut u8,
+    to: &[*mut u8],
     bytes: usize,
     sources: &[Source<'_>],
     stores: Stores,
@@ -195,10 +226,10 @@ unsafe fn reduce_to(
         |source| match source {
             Source::Plain(source) => source.as_ptr(),
             Source::Exposed(source, at) => source.as_ptr().wrapping_add(*at).cast_const(),
-            Source::Target => to.cast_const(),
+            Source::Target => to[0].cast_const(),
         },
         // SAFETY: all sources have `bytes` bytes, as just checked; the rest is the caller's promise.
-        |pointers| unsafe { reduce_raw_with(op, dtype, to, pointers, bytes / dtype.size(), stores) },
+        |pointers| unsafe { reduce_at(Choice::best(), op, dtype, to, pointers, bytes / dtype.size(), stores) },
     )
 }
 
@@ -238,6 +269,42 @@ mod tests {
             ValuesMut::new(&mut sums).copy_out(&target, 3, stores);
             assert_eq!(sums, [8.5, 29.0]);
         }
+    }
+
+    #[test]
+    fn all_targets_get_the_same_whatever_their_alignment() {
+        let (a, b) = ([1.5f32; 200], [2.5f32; 200]);
+        for (stores, ats) in [
+            (Stores::Cached, [0, 4, 64]),
+            (Stores::Streaming, [0, 64, 128]),
+            (Stores::Streaming, [4, 68, 132]),
+            (Stores::Streaming, [0, 4, 1]),
+        ] {
+            let targets = [0, 1, 2].map(|_| memory(1024));
+            targets[0].write(ats[0], as_bytes(&b));
+            let all: Vec<_> = targets.iter().zip(ats).collect();
+            let sources = [Source::Plain(as_bytes(&a)), Source::Target];
+            reduce_to_all(ReduceOp::Sum, DType::F32, &all, 800, &sources, stores).unwrap();
+            for (target, at) in all {
+                let mut sums = [0f32; 200];
+                ValuesMut::new(&mut sums).copy_out(target, at, Stores::Cached);
+                assert_eq!(sums, [4.0; 200]);
+                let mut around = vec![0; 1024];
+                target.read(0, &mut around);
+                assert!(around[..at].iter().chain(&around[at + 800..]).all(|byte| *byte == 0));
+            }
+        }
+    }
+
+    #[test]
+    fn targets_that_overlap_are_refused() {
+        let target = memory(64);
+        let reduce = |ats: [usize; 2]| {
+            let targets = ats.map(|at| (&target, at));
+            reduce_to_all(ReduceOp::Sum, DType::U8, &targets, 8, &[Source::Plain(&[1; 8])], Stores::Cached)
+        };
+        assert_eq!((reduce([0, 7]), reduce([9, 9])), (Err(ReduceError::Outputs), Err(ReduceError::Outputs)));
+        assert_eq!(reduce([16, 8]), Ok(()));
     }
 
     #[test]

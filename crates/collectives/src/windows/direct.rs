@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use fulmen_fabric::{FabricError, OpName};
-use fulmen_kernels::{Source, Stores, reduce_to_exposed};
+use fulmen_kernels::{Source, Stores, reduce_to_all};
 use fulmen_memory::Exposed;
 use smallvec::SmallVec;
 
@@ -12,13 +12,6 @@ use super::{Agreed, Ongoing, Places, Progress, Windows, stores_for};
 use crate::CollectiveError;
 use crate::call::{Call, Kind};
 use crate::request::{Output, Request, reduce, sources};
-
-/// Bytes that are reduced at a time: they stay in the nearest cache until they have been copied to all ranks.
-const BLOCK: usize = 8 << 10;
-
-/// The same of all inputs together, where results go past the caches: the inputs stay in the second cache, and are reduced
-/// anew for each rank. Each block ends with a fence, so that shorter ones cost more.
-const STREAMING_BLOCKS: usize = 512 << 10;
 
 impl Windows {
     /// The pools and places of all contributions that are read, if all of them lie in pools, and no rank writes into its own
@@ -123,8 +116,8 @@ impl Windows {
         self.staged(request, ongoing, progress)
     }
 
-    /// Reduces this rank's share of the vector, of so many bytes, from all ranks' inputs into the outputs of all ranks that get the result, of
-    /// which `output` is this one's. The shares are apart, so that nobody waits for anybody meanwhile.
+    /// Reduces this rank's share of the vector, of so many bytes, from all ranks' inputs into the outputs of all ranks that get the
+    /// result, of which `output` is this one's. The shares are apart, so that nobody waits for anybody meanwhile.
     fn reduce_share(
         &self,
         call: &Call,
@@ -137,44 +130,34 @@ impl Windows {
         let inputs = self.places(ongoing.operation, &agreed.inputs, |_| len)?;
         let written = |rank| if gets(call, rank as usize) { len } else { 0 };
         let outputs = self.places(ongoing.operation, &agreed.outputs, written)?;
-        // This rank's own first, since it is in its caches then.
-        let peers = self.peers().filter(|peer| gets(call, *peer)).map(|peer| outputs[peer]);
-        let own_output = output.map(|output| (output, 0)).into_iter();
-        let targets: SmallVec<[(&Exposed, usize); 8]> = own_output.chain(peers).collect();
-        let Some(((first, first_at), others)) = targets.split_first() else { return Ok(()) };
+        for peer in self.peers().filter(|peer| gets(call, *peer)) {
+            // What a peer says is not trusted.
+            let distance = inputs[peer].1.abs_diff(outputs[peer].1);
+            if (1..len).contains(&distance) {
+                let (op, rank) = (ongoing.operation, self.team.in_fabric(peer));
+                let problem = "its input and its output overlap in part".into();
+                return Err(FabricError::PeerFailed { op, rank, problem }.into());
+            }
+        }
         let share = len.div_ceil(self.size).next_multiple_of(64);
         let start = (share * self.rank).min(len);
         let end = (start + share).min(len);
+        let peers = self.peers().filter(|peer| gets(call, *peer)).map(|peer| outputs[peer]);
+        let all = output.map(|output| (output, 0)).into_iter().chain(peers);
+        let targets: SmallVec<[(&Exposed, usize); 8]> = all.map(|(memory, at)| (memory, at + start)).collect();
         // What was read just now is in the caches: there, writing past them costs more, and in place all of it was.
-        let in_place = self.in_place(own, agreed);
-        let stores = if in_place { Stores::Cached } else { stores_for(len) };
-        let longest = if stores == Stores::Streaming { STREAMING_BLOCKS / self.size / 64 * 64 } else { BLOCK };
-        let mut at = start;
-        while at < end {
-            let block = (end - at).min(longest);
-            let own = match own {
-                Source::Plain(bytes) => Source::Plain(&bytes[at..at + block]),
-                Source::Exposed(memory, from) => Source::Exposed(memory, from + at),
-                Source::Target => Source::Target,
-            };
-            let sources = sources(self.rank as u32, self.size as u32, own, |peer| {
-                let (pool, from) = inputs[peer as usize];
-                Source::Exposed(pool, from + at)
-            });
-            let into = |target: &Exposed, to: usize| {
-                let to = to + at..to + at + block;
-                reduce(reduce_to_exposed(call.op, call.dtype, target, to, &sources, stores));
-            };
-            into(first, *first_at);
-            for (pool, to) in others {
-                if stores == Stores::Streaming {
-                    into(pool, *to);
-                } else {
-                    first.copy_to(first_at + at, pool, to + at, block);
-                }
-            }
-            at += block;
-        }
+        let stores = if self.in_place(own, agreed) { Stores::Cached } else { stores_for(len) };
+        let own = match own {
+            Source::Plain(bytes) => Source::Plain(&bytes[start..end]),
+            Source::Exposed(memory, from) => Source::Exposed(memory, from + start),
+            Source::Target => Source::Target,
+        };
+        let sources = sources(self.rank as u32, self.size as u32, own, |peer| {
+            let (pool, from) = inputs[peer as usize];
+            Source::Exposed(pool, from + start)
+        });
+        // One pass: what was read is in registers, from which it goes to all.
+        reduce(reduce_to_all(call.op, call.dtype, &targets, end - start, &sources, stores));
         Ok(())
     }
 
