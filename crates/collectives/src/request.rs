@@ -163,6 +163,20 @@ impl Request<'_> {
         }
     }
 
+    /// Bytes that all ranks together read and write.
+    pub(crate) fn touched(&self) -> usize {
+        let ranks = self.size as usize;
+        match self.call.kind {
+            Kind::Barrier => 0,
+            Kind::AllReduce | Kind::Scan => 2 * ranks * self.vector(),
+            Kind::Reduce => (ranks + 1) * self.vector(),
+            Kind::Broadcast => ranks * self.vector(),
+            Kind::AllGather | Kind::ReduceScatter => (ranks + 1) * self.whole(),
+            Kind::Gather | Kind::Scatter => 2 * self.whole(),
+            Kind::AllToAll => 2 * ranks * self.longest(),
+        }
+    }
+
     /// Where this rank's contribution lies in what it contributes from (the input, or the output in place).
     fn own(&self) -> Range<usize> {
         match (self.call.kind, self.input) {

@@ -7,8 +7,9 @@ use fulmen_kernels::{Source, Stores, reduce_to_all};
 use fulmen_memory::Exposed;
 use smallvec::SmallVec;
 
+use super::cache::stores_for;
 use super::layout::Counter;
-use super::{Agreed, Ongoing, Places, Progress, Windows, stores_for};
+use super::{Agreed, Ongoing, Places, Progress, Windows};
 use crate::CollectiveError;
 use crate::call::{Call, Kind};
 use crate::request::{Output, Request, reduce, sources};
@@ -32,7 +33,7 @@ impl Windows {
         inputs: &Places,
     ) -> Result<(), CollectiveError> {
         let inputs = self.places(ongoing.operation, inputs, |rank| request.contributed(rank))?;
-        let stores = stores_for(request.longest());
+        let stores = stores_for(request.touched());
         request.complete(0..request.span(), stores, |peer, range| {
             let (pool, at) = inputs[peer as usize];
             Source::Exposed(pool, at + range.start)
@@ -79,7 +80,7 @@ impl Windows {
         ongoing: &mut Ongoing<'_>,
         progress: &mut Progress,
     ) -> Result<(), CollectiveError> {
-        let (call, len) = (request.call, request.vector());
+        let (call, len) = (request.call, (request.vector(), request.touched()));
         let places = self.own_places(request);
         let direct = |agreed: &Agreed| {
             let outputs = (0..self.size).all(|rank| agreed.outputs[rank].is_some() || !gets(&call, rank));
@@ -117,11 +118,12 @@ impl Windows {
     }
 
     /// Reduces this rank's share of the vector, of so many bytes, from all ranks' inputs into the outputs of all ranks that get the
-    /// result, of which `output` is this one's. The shares are apart, so that nobody waits for anybody meanwhile.
+    /// result, of which `output` is this one's. All together touch so many. The shares are apart, so that nobody waits for anybody
+    /// meanwhile.
     fn reduce_share(
         &self,
         call: &Call,
-        len: usize,
+        (len, touched): (usize, usize),
         ongoing: &Ongoing<'_>,
         own: Source<'_>,
         output: Option<&Exposed>,
@@ -146,7 +148,7 @@ impl Windows {
         let all = output.map(|output| (output, 0)).into_iter().chain(peers);
         let targets: SmallVec<[(&Exposed, usize); 8]> = all.map(|(memory, at)| (memory, at + start)).collect();
         // What was read just now is in the caches: there, writing past them costs more, and in place all of it was.
-        let stores = if self.in_place(own, agreed) { Stores::Cached } else { stores_for(len) };
+        let stores = if self.in_place(own, agreed) { Stores::Cached } else { stores_for(touched) };
         let own = match own {
             Source::Plain(bytes) => Source::Plain(&bytes[start..end]),
             Source::Exposed(memory, from) => Source::Exposed(memory, from + start),

@@ -11,6 +11,7 @@
 //! after the last wait: a rank that was stopped in the middle of a call, while the others gave up on it and used their
 //! memory for other things, finds the mark when it goes on.
 
+mod cache;
 mod direct;
 mod layout;
 mod staged;
@@ -35,13 +36,6 @@ use layout::Counter;
 /// Looks at the others before this rank wakes them, where each rank has a processor: those that come at about the same
 /// time have no need to be woken first.
 const EAGER_LOOKS: u32 = 64;
-
-/// Results of at least this many bytes are written past the caches.
-const STREAMING: usize = 4 << 20;
-
-fn stores_for(bytes: usize) -> Stores {
-    if bytes >= STREAMING { Stores::Streaming } else { Stores::Cached }
-}
 
 /// The group's window, and the peers' pools.
 pub(crate) struct Windows {

@@ -4,8 +4,9 @@ use std::ops::Range;
 
 use fulmen_kernels::{Source, Stores, copy_in_with, reduce_to_exposed};
 
+use super::cache::stores_for;
 use super::layout::{self, Counter, PIECE, PIECES};
-use super::{Ongoing, Progress, Windows, stores_for};
+use super::{Ongoing, Progress, Windows};
 use crate::CollectiveError;
 use crate::call::Kind;
 use crate::request::{Request, reduce, sources};
@@ -38,7 +39,7 @@ impl Windows {
             false => PIECE,
         };
         let shares = call.kind == Kind::AllReduce && self.size > WHOLE;
-        let stores = stores_for(request.longest());
+        let stores = stores_for(request.touched());
         let base = progress.pieces;
         let pieces = len.div_ceil(each) as u64;
         let range = |piece: u64| {
