@@ -76,6 +76,8 @@ pub fn measure(group: &Group, effort: Effort, subject: &mut impl Subject) -> any
         let start = Instant::now();
         subject.call(batch)?;
         let time = start.elapsed();
+        // Where ranks share processors, whoever is ready first must not keep the others from their last call.
+        group.barrier()?;
         subject.inspect()?;
         Ok(time.as_secs_f64())
     };
