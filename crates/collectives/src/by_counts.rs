@@ -68,8 +68,8 @@ impl Group {
         self.run(Call { root, ..call }, parts, Some(input), output)
     }
 
-    /// [`Group::reduce_scatter`] into parts of different lengths: `counts` says, by rank and alike on all ranks, how many elements each
-    /// gets.
+    /// [`Group::reduce_scatter`] into parts of different lengths: `counts` says, by rank and alike on all ranks, how many elements
+    /// each gets.
     ///
     /// # Errors
     /// As [`Group::all_gather_v`].

@@ -18,10 +18,7 @@ impl Group {
     /// deadline), and [`CollectiveError::Unsupported`] for minima and maxima of complex numbers. When it fails, what
     /// `data` holds is unspecified.
     pub fn all_reduce<D: Data + ?Sized>(&self, data: &mut D, op: ReduceOp) -> Result<(), CollectiveError> {
-        op.supports(D::Element::DTYPE)?;
-        let output = data.output();
-        let count = elements::<D::Element>(output.bytes());
-        self.equal(Call { op, ..Call::of::<D::Element>(Kind::AllReduce, count) }, None, output)
+        self.combine(Kind::AllReduce, data, op)
     }
 
     /// [`Group::all_reduce`] of `from`, into `to`. Both have the same length.
@@ -33,11 +30,7 @@ impl Group {
         S: Data + ?Sized,
         D: Data<Element = S::Element> + ?Sized,
     {
-        op.supports(D::Element::DTYPE)?;
-        let (input, output) = (from.input(), to.output());
-        let count = elements::<D::Element>(input.bytes());
-        self.require_same("all_reduce", elements::<D::Element>(output.bytes()), count)?;
-        self.equal(Call { op, ..Call::of::<D::Element>(Kind::AllReduce, count) }, Some(input), output)
+        self.combine_into(Kind::AllReduce, from, to, op)
     }
 
     /// Gives all ranks the vectors of all ranks, one after the other in rank order. `to` is as long as all of them.
@@ -149,10 +142,7 @@ impl Group {
     /// # Errors
     /// As [`Group::all_reduce`].
     pub fn scan<D: Data + ?Sized>(&self, data: &mut D, op: ReduceOp) -> Result<(), CollectiveError> {
-        op.supports(D::Element::DTYPE)?;
-        let output = data.output();
-        let count = elements::<D::Element>(output.bytes());
-        self.equal(Call { op, ..Call::of::<D::Element>(Kind::Scan, count) }, None, output)
+        self.combine(Kind::Scan, data, op)
     }
 
     /// [`Group::scan`] of `from`, into `to`. Both have the same length.
@@ -164,11 +154,7 @@ impl Group {
         S: Data + ?Sized,
         D: Data<Element = S::Element> + ?Sized,
     {
-        op.supports(D::Element::DTYPE)?;
-        let (input, output) = (from.input(), to.output());
-        let count = elements::<D::Element>(input.bytes());
-        self.require_same("scan", elements::<D::Element>(output.bytes()), count)?;
-        self.equal(Call { op, ..Call::of::<D::Element>(Kind::Scan, count) }, Some(input), output)
+        self.combine_into(Kind::Scan, from, to, op)
     }
 
     /// Gives rank `root` the vectors of all ranks, one after the other in rank order. There, `to` is as long as all of them; on
@@ -236,6 +222,26 @@ impl Group {
     pub fn barrier(&self) -> Result<(), CollectiveError> {
         let output = Output::Plain(ValuesMut::new::<u8>(&mut []));
         self.equal(Call::of::<u8>(Kind::Barrier, 0), None, output)
+    }
+
+    /// An operation in which every rank gets what vectors of all or some give together, in place.
+    fn combine<D: Data + ?Sized>(&self, kind: Kind, data: &mut D, op: ReduceOp) -> Result<(), CollectiveError> {
+        op.supports(D::Element::DTYPE)?;
+        let output = data.output();
+        let count = elements::<D::Element>(output.bytes());
+        self.equal(Call { op, ..Call::of::<D::Element>(kind, count) }, None, output)
+    }
+
+    fn combine_into<S, D>(&self, kind: Kind, from: &S, to: &mut D, op: ReduceOp) -> Result<(), CollectiveError>
+    where
+        S: Data + ?Sized,
+        D: Data<Element = S::Element> + ?Sized,
+    {
+        op.supports(D::Element::DTYPE)?;
+        let (input, output) = (from.input(), to.output());
+        let count = elements::<D::Element>(input.bytes());
+        self.require_same(kind.name(), elements::<D::Element>(output.bytes()), count)?;
+        self.equal(Call { op, ..Call::of::<D::Element>(kind, count) }, Some(input), output)
     }
 
     /// Runs a call in which all parts are equal.
