@@ -25,7 +25,7 @@ impl Group {
         let (call, parts) = self.counted::<D::Element>(OPERATION, Kind::AllGather, counts)?;
         self.require_own(OPERATION, "input", elements::<D::Element>(input.bytes()), counts)?;
         require_sum(OPERATION, "output", elements::<D::Element>(output.bytes()), counts)?;
-        self.run(call, parts, Some(input), output)
+        self.run(call, parts, Some(input), output).map(drop)
     }
 
     /// [`Group::gather`] of vectors of different lengths: `counts` says, by rank and alike on all ranks, how many elements each has.
@@ -45,7 +45,7 @@ impl Group {
         if self.rank() == root {
             require_sum(OPERATION, "output", elements::<D::Element>(output.bytes()), counts)?;
         }
-        self.run(Call { root, ..call }, parts, Some(input), output)
+        self.run(Call { root, ..call }, parts, Some(input), output).map(drop)
     }
 
     /// [`Group::scatter`] of parts of different lengths: `counts` says, by rank and alike on all ranks, how many elements each gets.
@@ -65,7 +65,7 @@ impl Group {
         if self.rank() == root {
             require_sum(OPERATION, "input", elements::<D::Element>(input.bytes()), counts)?;
         }
-        self.run(Call { root, ..call }, parts, Some(input), output)
+        self.run(Call { root, ..call }, parts, Some(input), output).map(drop)
     }
 
     /// [`Group::reduce_scatter`] into parts of different lengths: `counts` says, by rank and alike on all ranks, how many elements
@@ -90,7 +90,7 @@ impl Group {
         let (call, parts) = self.counted::<D::Element>(OPERATION, Kind::ReduceScatter, counts)?;
         self.require_own(OPERATION, "output", elements::<D::Element>(output.bytes()), counts)?;
         require_sum(OPERATION, "input", elements::<D::Element>(input.bytes()), counts)?;
-        self.run(Call { op, ..call }, parts, Some(input), output)
+        self.run(Call { op, ..call }, parts, Some(input), output).map(drop)
     }
 
     /// [`Group::all_to_all`] of parts of different lengths: `gives` says, by rank, how many elements of `from` this rank has for
@@ -138,7 +138,7 @@ impl Group {
         let parts = Parts::pairs(&matrix, self.rank() as usize, size, S::Element::DTYPE);
         let parts = parts.ok_or_else(|| too_long(OPERATION))?;
         let call = Call { by_counts: true, count: digest(&matrix), ..Call::of::<S::Element>(Kind::AllToAll, 0) };
-        self.run(call, parts, Some(from.input()), to.output())
+        self.run(call, parts, Some(from.input()), to.output()).map(drop)
     }
 
     /// A call in which each rank has its own length.

@@ -253,14 +253,14 @@ impl Group {
         &self.shared.started
     }
 
-    /// Runs one call to its end.
+    /// Runs one call to its end, and says which one of the group it was.
     pub(crate) fn run(
         &self,
         call: Call,
         parts: Parts,
         input: Option<Input<'_>>,
         output: Output<'_>,
-    ) -> Result<(), CollectiveError> {
+    ) -> Result<u64, CollectiveError> {
         let kind = call.kind;
         let (rank, size) = (self.rank(), self.size());
         let mut request = Request { call, rank, size, parts, input, output };
@@ -301,7 +301,7 @@ impl Group {
             fate.fail(error);
             recorder.failed(kind.name(), shared.recorded, &error.to_string());
         }
-        done
+        done.map(|()| *sequence)
     }
 }
 

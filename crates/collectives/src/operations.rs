@@ -246,7 +246,7 @@ impl Group {
 
     /// Runs a call in which all parts are equal.
     fn equal(&self, call: Call, input: Option<Input<'_>>, output: Output<'_>) -> Result<(), CollectiveError> {
-        self.run(call, Parts::Equal, input, output)
+        self.run(call, Parts::Equal, input, output).map(drop)
     }
 
     pub(crate) fn check_rank(&self, operation: OpName, rank: u32) -> Result<(), CollectiveError> {

@@ -2,18 +2,20 @@
 
 use fulmen_fabric::{FabricError, OpName, WindowPart};
 
+use crate::call::{Call, Kind};
 use crate::deadline::Deadline;
 use crate::group::Path;
 use crate::messages::Messages;
 use crate::operations::require;
-use crate::parts::digest;
+use crate::parts::{Parts, digest};
+use crate::request::Access;
 use crate::team::Team;
 use crate::windows::Windows;
 use crate::{CollectiveError, Group};
 
 /// What ranks tell each other to split a group: their colour (0 for none) and key, the key of their part of a window and whether
-/// they have one, and the next number for groups of some ranks.
-const WORDS: usize = 5;
+/// they failed to make one.
+const WORDS: usize = 4;
 
 impl Group {
     /// Splits the group: those that give the same colour form a group, ordered by their keys, and where these are the same by
@@ -60,20 +62,17 @@ impl Group {
         let fabric = self.fabric();
         let by_windows = matches!(self.path(), Path::Windows(_));
         let part = (by_windows && colour.is_some()).then(|| fabric.window_part(Windows::LEN)).transpose();
-        let number = fabric.next_number();
         let told = [
             colour.map_or(0, |colour| u64::from(colour) + 1),
             key as u64,
             part.as_ref().ok().and_then(Option::as_ref).map_or(0, WindowPart::key),
             u64::from(part.is_err()),
-            number,
         ];
         let mut all = vec![0; WORDS * self.size() as usize];
-        self.with_deadline(deadline.left()).all_gather(&told, &mut all)?;
+        let call = Call::of::<u64>(Kind::AllGather, WORDS);
+        let group = self.with_deadline(deadline.left());
+        let sequence = group.run(call, Parts::Equal, Some(told.input()), all.output())?;
         let rows: Vec<&[u64]> = all.chunks_exact(WORDS).collect();
-        // All of this group's ranks take it, so that it is new for whatever two of them are in.
-        let number = rows.iter().map(|row| row[4]).max().unwrap_or(0);
-        fabric.took_number(number);
         let part = part?;
         if let Some(failed) = rows.iter().position(|row| row[3] != 0) {
             return Err(self.failed_on(operation, failed));
@@ -86,10 +85,13 @@ impl Group {
             }
             let ranks: Vec<u32> = members.iter().map(|rank| self.in_fabric(*rank)).collect();
             let team = Team::of(fabric, &ranks).expect("this rank has its own colour");
-            let path = match part {
+            let path = match (self.path(), part) {
                 _ if team.size() == 1 => Path::Alone,
-                None => Path::Messages(Messages::new(team.clone(), 2 * number + 1)?),
-                Some(part) => {
+                (Path::Messages(messages), _) => {
+                    Path::Messages(Messages::new(team.clone(), messages.number_of_parts(sequence))?)
+                }
+                (_, None) => unreachable!("a group of several ranks has windows or messages"),
+                (_, Some(part)) => {
                     let keys: Vec<(u32, u64)> =
                         members.iter().map(|rank| (self.in_fabric(*rank), rows[*rank as usize][2])).collect();
                     let window = part.join(&keys, deadline.left())?;

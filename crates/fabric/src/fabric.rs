@@ -141,8 +141,6 @@ pub(crate) struct Inner {
     pub(crate) recorder: Recorder,
     /// Groups formed so far.
     groups: AtomicU64,
-    /// The next number for a group of some ranks.
-    split: AtomicU64,
     /// What the next generation is started with.
     pub(crate) providers: Providers,
     pub(crate) options: FabricOptions,
@@ -236,7 +234,6 @@ impl Fabric {
             session,
             recorder,
             groups,
-            split: AtomicU64::new(0),
             providers,
             options,
             retirement,
@@ -446,18 +443,6 @@ impl Fabric {
     #[must_use]
     pub fn number_group(&self) -> u64 {
         self.inner.groups.fetch_add(1, Ordering::Relaxed)
-    }
-
-    /// A number for a group of some ranks that no group which this rank was in before has had, as far as this rank knows. Those
-    /// that form the group take the largest of theirs, and [tell](Fabric::took_number) that they have.
-    #[must_use]
-    pub fn next_number(&self) -> u64 {
-        self.inner.split.load(Ordering::Relaxed)
-    }
-
-    /// A group of some ranks has this number.
-    pub fn took_number(&self, number: u64) {
-        self.inner.split.fetch_max(number + 1, Ordering::Relaxed);
     }
 
     /// The first rank that the coordinator lost, if it lost any of this generation.

@@ -24,6 +24,7 @@ use fulmen_memory::Exposed;
 use self::exchange::Exchange;
 use crate::CollectiveError;
 use crate::call::{Call, Kind};
+use crate::parts::digest;
 use crate::request::Request;
 use crate::team::Team;
 use crate::windows::Ongoing;
@@ -118,7 +119,8 @@ pub(crate) struct Messages {
     size: usize,
     /// Bytes of a segment.
     segment: usize,
-    /// In all of its tags.
+    /// Which group it is, and in all of its tags.
+    number: u64,
     tag: u64,
     /// A segment for each rank, twice.
     outgoing: Exposed,
@@ -165,7 +167,13 @@ impl Messages {
         }
         let (outgoing, incoming) = (memory(2 * (LEAD + segment))?, memory(2 * (LEAD + segment))?);
         let failures = Mutex::new(failures);
-        Ok(Messages { team, rank, size, segment, tag, outgoing, incoming, poison, failures })
+        Ok(Messages { team, rank, size, segment, number, tag, outgoing, incoming, poison, failures })
+    }
+
+    /// The number of the groups that this one was split into by this call. It is the same on all ranks, and all but certainly no
+    /// other group's of any two of them: 45 bits of a digest, and odd, as those of groups of all ranks are not.
+    pub(crate) fn number_of_parts(&self, sequence: u64) -> u64 {
+        (digest(&[self.number as usize, sequence as usize]) % GROUPS) | 1
     }
 
     /// Runs one call to its end.
