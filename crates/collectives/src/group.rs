@@ -1,4 +1,4 @@
-//! The group of all ranks, and its operations.
+//! What a group is, how it begins and goes on after a loss, and how a call of it runs.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -17,7 +17,8 @@ use crate::team::Team;
 use crate::windows::{Ongoing, Progress, Windows};
 use crate::{Buffer, CollectiveError};
 
-/// All ranks of a fabric, for operations that all of them take part in. A clone is another handle to the same group.
+/// All ranks of a fabric, or [some](Group::split), for operations that all of them take part in. A clone is another handle to the
+/// same group.
 ///
 /// All ranks call the same operations in the same order, on data of the same type and length. One collective operation of
 /// a group runs at a time: a second thread's waits for the first's. Data is a [`Buffer`] or plain memory; ranks may
@@ -280,7 +281,7 @@ impl Group {
             action: kind.action(),
             group: shared.recorded,
             sequence: *sequence,
-            peer: kind.has_root().then_some(call.root),
+            peer: kind.has_root().then(|| shared.team.in_fabric(call.root as usize)),
             bytes: span as u64,
             started: shared.started.is_here(),
             composed: matches!(shared.path, Path::Messages(_)),
