@@ -5,6 +5,8 @@ use std::fmt;
 use fulmen_fabric::{Action, OpName};
 use fulmen_kernels::{DType, Element, ReduceOp};
 
+use crate::plan::Algorithm;
+
 /// The operations that all ranks take part in. The discriminants are part of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -79,10 +81,15 @@ pub(crate) struct Call {
     pub(crate) count: u64,
     /// Whether the ranks' parts have different lengths.
     pub(crate) by_counts: bool,
+    /// How it goes by messages.
+    pub(crate) algorithm: Option<Algorithm>,
 }
 
 /// In the first byte of a call's words: parts have different lengths.
 const BY_COUNTS: u8 = 0x80;
+
+/// In the second byte, above the type: the algorithm.
+const ALGORITHM: u32 = 4;
 
 /// Where the words of a call keep what ranks may differ in.
 const FLAGS: u64 = 0xff << 24;
@@ -90,13 +97,22 @@ const FLAGS: u64 = 0xff << 24;
 impl Call {
     /// One without a root, of a sum if it reduces.
     pub(crate) fn of<T: Element>(kind: Kind, count: usize) -> Call {
-        Call { kind, dtype: T::DTYPE, op: ReduceOp::Sum, root: 0, count: count as u64, by_counts: false }
+        Call {
+            kind,
+            dtype: T::DTYPE,
+            op: ReduceOp::Sum,
+            root: 0,
+            count: count as u64,
+            by_counts: false,
+            algorithm: None,
+        }
     }
 
     /// Two words. `flags` says what ranks may differ in.
     pub(crate) fn encode(&self, flags: u8) -> [u64; 2] {
         let by_counts = if self.by_counts { BY_COUNTS } else { 0 };
-        let what = [self.kind as u8 | by_counts, self.dtype as u8, self.op as u8, flags];
+        let algorithm = self.algorithm.map_or(0, |algorithm| algorithm as u8);
+        let what = [self.kind as u8 | by_counts, self.dtype as u8 | algorithm << ALGORITHM, self.op as u8, flags];
         [u64::from(u32::from_le_bytes(what)) | u64::from(self.root) << 32, self.count]
     }
 
@@ -109,7 +125,8 @@ impl Call {
 
     /// The call in two words, unless they are none.
     pub(crate) fn decode(words: [u64; 2]) -> Option<Call> {
-        let [kind, dtype, op, _] = (words[0] as u32).to_le_bytes();
+        let [kind, how, op, _] = (words[0] as u32).to_le_bytes();
+        let (dtype, algorithm) = (how & ((1 << ALGORITHM) - 1), how >> ALGORITHM);
         Some(Call {
             kind: *Kind::ALL.iter().find(|known| **known as u8 == kind & !BY_COUNTS)?,
             dtype: DType::try_from(dtype).ok()?,
@@ -117,6 +134,7 @@ impl Call {
             root: (words[0] >> 32) as u32,
             count: words[1],
             by_counts: kind & BY_COUNTS != 0,
+            algorithm: if algorithm == 0 { None } else { Some(Algorithm::of_code(algorithm)?) },
         })
     }
 
@@ -133,7 +151,7 @@ impl Call {
 
 impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Call { kind, dtype, op, root, count, by_counts } = self;
+        let Call { kind, dtype, op, root, count, by_counts, algorithm } = self;
         f.write_str(kind.name())?;
         match kind {
             Kind::Barrier => return Ok(()),
@@ -144,10 +162,11 @@ impl fmt::Display for Call {
             Kind::AllGather | Kind::AllToAll => {}
         }
         match kind {
-            _ if *by_counts => write!(f, " of {dtype} by counts (their digest is {count:x})"),
-            Kind::AllReduce | Kind::Reduce | Kind::Scan | Kind::Broadcast => write!(f, " of {count} {dtype}"),
-            _ => write!(f, " of {count} {dtype} a rank"),
+            _ if *by_counts => write!(f, " of {dtype} by counts (their digest is {count:x})")?,
+            Kind::AllReduce | Kind::Reduce | Kind::Scan | Kind::Broadcast => write!(f, " of {count} {dtype}")?,
+            _ => write!(f, " of {count} {dtype} a rank")?,
         }
+        algorithm.map_or(Ok(()), |algorithm| write!(f, ", by the algorithm {algorithm}"))
     }
 }
 
@@ -164,6 +183,7 @@ mod tests {
             root: 3,
             count: 1 << 40,
             by_counts: false,
+            algorithm: Some(Algorithm::Chain),
         };
         for flags in [0, 1, 0xff] {
             assert_eq!(call.matches(call.encode(flags)), Some(flags));
@@ -176,6 +196,8 @@ mod tests {
             Call { root: 2, ..call },
             Call { count: 1, ..call },
             Call { by_counts: true, ..call },
+            Call { algorithm: Some(Algorithm::Hosts), ..call },
+            Call { algorithm: None, ..call },
         ];
         for other in others {
             assert_eq!(call.matches(other.encode(0)), None, "{other}");
@@ -186,9 +208,10 @@ mod tests {
     fn words_that_are_no_call_are_told_apart() {
         assert_eq!(Call::describe([0, 0]), "something unknown");
         assert_eq!(Call::describe([u64::MAX, 0]), "something unknown");
-        let call =
-            Call { kind: Kind::AllReduce, dtype: DType::F32, op: ReduceOp::Sum, root: 0, count: 4, by_counts: false };
+        let call = Call::of::<f32>(Kind::AllReduce, 4);
         assert_eq!(Call::describe(call.encode(3)), "all_reduce (sum) of 4 f32");
+        let ring = Call { algorithm: Some(Algorithm::Ring), ..call };
+        assert_eq!(Call::describe(ring.encode(0)), "all_reduce (sum) of 4 f32, by the algorithm ring");
         let call = Call { kind: Kind::Reduce, root: 2, ..call };
         assert_eq!(Call::describe(call.encode(0)), "reduce (sum) at rank 2 of 4 f32");
         let call = Call { kind: Kind::AllGather, count: 0xab, by_counts: true, ..call };

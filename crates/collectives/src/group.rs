@@ -11,7 +11,8 @@ use crate::call::Call;
 use crate::deadline::Deadline;
 use crate::messages::Messages;
 use crate::parts::Parts;
-use crate::request::{Input, Output, Request};
+use crate::plan::{Algorithm, Order};
+use crate::request::{How, Input, Output, Request};
 use crate::started::Started;
 use crate::team::Team;
 use crate::windows::{Ongoing, Progress, Windows};
@@ -30,6 +31,7 @@ use crate::{Buffer, CollectiveError};
 pub struct Group {
     shared: Arc<Shared>,
     deadline: Duration,
+    how: How,
 }
 
 struct Shared {
@@ -119,7 +121,7 @@ impl Group {
             fabric.on_end(Arc::downgrade(&on_end));
             Shared { team, members, path, recorded, state, started: Started::default(), _on_end: on_end }
         });
-        Group { shared, deadline }
+        Group { shared, deadline, how: How::default() }
     }
 
     /// The group of the ranks that are left after some were lost. Collective among them: all that get an error call it.
@@ -167,7 +169,7 @@ impl Group {
                 before.regroup(how, end.left()).map_err(|cause| CollectiveError::recovery(operation, cause))?;
             let group = if by_messages { Group::by_messages(fabric.clone()) } else { Group::new(fabric.clone()) };
             match group {
-                Ok(group) => return Ok(group.with_deadline(self.deadline)),
+                Ok(group) => return Ok(Group { deadline: self.deadline, how: self.how, ..group }),
                 // Once more without the rank that was lost in between.
                 Err(error) if fabric.lost().is_some() && !end.left().is_zero() => {
                     tracing::debug!(%error, "a rank was lost while the new group was formed");
@@ -236,7 +238,24 @@ impl Group {
     /// The same group, with another deadline for operations that are called on this handle.
     #[must_use]
     pub fn with_deadline(&self, deadline: Duration) -> Group {
-        Group { shared: self.shared.clone(), deadline }
+        Group { deadline, ..self.clone() }
+    }
+
+    /// The same group, whose operations that are called on this handle may combine contributions in this order. All ranks give the
+    /// same. The default is [`Order::Ranks`].
+    #[must_use]
+    pub fn with_order(&self, order: Order) -> Group {
+        Group { how: How { order, ..self.how }, ..self.clone() }
+    }
+
+    /// The same group, whose operations that are called on this handle go by this algorithm, where it can do them and ranks talk by
+    /// messages; `None` has the planner choose again. To measure, and to test. All ranks give the same.
+    ///
+    /// All-reduces fail with [`CollectiveError::Invalid`] if the algorithm cannot do them in the [order](Group::with_order) that
+    /// is asked for.
+    #[must_use]
+    pub fn with_algorithm(&self, algorithm: Option<Algorithm>) -> Group {
+        Group { how: How { algorithm, ..self.how }, ..self.clone() }
     }
 
     /// Registered memory for `count` elements, all of them zero.
@@ -264,9 +283,12 @@ impl Group {
     ) -> Result<u64, CollectiveError> {
         let kind = call.kind;
         let (rank, size) = (self.rank(), self.size());
-        let mut request = Request { call, rank, size, parts, input, output };
+        let mut request = Request { call, rank, size, parts, input, output, how: self.how };
         let span = request.span();
         let shared = &*self.shared;
+        if let Path::Messages(messages) = &shared.path {
+            request.call.algorithm = Some(messages.plan(&request)?);
+        }
         shared.started.settle();
         let mut state = shared.state();
         if let Some(cause) = &state.failed {

@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 use crate::buffer::Memory;
 use crate::call::{Call, Kind};
 use crate::parts::Parts;
+use crate::plan::{Algorithm, Order};
 
 /// What an operation reads.
 #[derive(Clone, Copy)]
@@ -80,6 +81,15 @@ pub(crate) struct Request<'a> {
     /// Missing if the operation works in place.
     pub(crate) input: Option<Input<'a>>,
     pub(crate) output: Output<'a>,
+    pub(crate) how: How,
+}
+
+/// How a call may go by messages.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct How {
+    pub(crate) order: Order,
+    /// The one algorithm, if the caller has chosen.
+    pub(crate) algorithm: Option<Algorithm>,
 }
 
 impl Request<'_> {

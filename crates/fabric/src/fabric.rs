@@ -135,6 +135,7 @@ pub(crate) struct Inner {
     rails: Vec<Option<RailInfo>>,
     pub(crate) rank: u32,
     pub(crate) size: u32,
+    hosts: Hosts,
     pub(crate) poll: PollPolicy,
     pub(crate) pool: Pool,
     pub(crate) session: Session,
@@ -193,23 +194,23 @@ impl Fabric {
         let hosts = Hosts::exchange(&session, None, options.timeout).map_err(StartError::Session)?;
         let muster = Muster::new(&session, hosts, options.timeout);
         let providers = choose(&muster, &mut options);
-        let here = muster.hosts().here();
+        let hosts = muster.hosts().clone();
         let providers = ready(&session, options.timeout, providers)?;
         let started = Fabric::connect(&session, &options, &providers, None)?;
-        Ok(Fabric::new(session, started, providers, options, here))
+        Ok(Fabric::new(session, started, providers, options, hosts))
     }
 
-    /// `here` is how many ranks this host has: they share its processors.
     pub(crate) fn new(
         session: Session,
         started: Started,
         providers: Providers,
         options: FabricOptions,
-        here: u32,
+        hosts: Hosts,
     ) -> Fabric {
         let Started { lanes, onesided, neighbours, pool, rails } = started;
         let (rank, size) = (session.rank(), session.size());
-        let poll = options.poll.unwrap_or_else(|| PollPolicy::for_ranks(here));
+        // The ranks of a host share its processors.
+        let poll = options.poll.unwrap_or_else(|| PollPolicy::for_ranks(hosts.here()));
         let (progress, groups) = (Progress::new(lanes.clone()), AtomicU64::new(0));
         let retirement = Retirement::default();
         let owner = Owner { rank, size, generation: session.generation() };
@@ -229,6 +230,7 @@ impl Fabric {
             rails,
             rank,
             size,
+            hosts,
             poll,
             pool,
             session,
@@ -421,10 +423,10 @@ impl Fabric {
         self.inner.lanes.switch.as_ref().map(|switch| switch.relayed()).unwrap_or_default()
     }
 
-    /// Whether ranks on different hosts reach one another by TCP: the same on all ranks.
+    /// Where the ranks are.
     #[must_use]
-    pub fn goes_by_tcp(&self) -> bool {
-        self.inner.providers.tcp.is_some()
+    pub fn hosts(&self) -> &Hosts {
+        &self.inner.hosts
     }
 
     /// Why links between hosts run over TCP although something faster was there or to be expected; `None` if that is not so.

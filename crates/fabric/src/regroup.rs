@@ -119,14 +119,12 @@ impl Fabric {
             let started = Hosts::exchange(&session, Some(means), inner.options.timeout)
                 .map_err(StartError::Session)
                 .and_then(|hosts| muster::ready(&session, inner.options.timeout, Ok(hosts)))
-                .and_then(|hosts| {
-                    Ok((Fabric::connect(&session, &inner.options, &inner.providers, kept)?, hosts.here()))
-                });
+                .and_then(|hosts| Ok((Fabric::connect(&session, &inner.options, &inner.providers, kept)?, hosts)));
             match started {
-                Ok((started, here)) => {
+                Ok((started, hosts)) => {
                     // All have retired the old generation, and the others are dead: nobody writes any more.
                     inner.pool.restore();
-                    return Ok(self.succeed(session, started, here));
+                    return Ok(self.succeed(session, started, hosts));
                 }
                 Err(error) if is_loss(&session, &error) => {
                     tracing::debug!(%error, "a rank was lost while the new generation began");
@@ -141,8 +139,8 @@ impl Fabric {
         }
     }
 
-    fn succeed(&self, session: Session, started: Started, here: u32) -> Fabric {
-        Fabric::new(session, started, self.inner.providers.clone(), self.inner.options.clone(), here)
+    fn succeed(&self, session: Session, started: Started, hosts: Hosts) -> Fabric {
+        Fabric::new(session, started, self.inner.providers.clone(), self.inner.options.clone(), hosts)
     }
 
     /// Has a callback called once, when this generation ends here, with the reason; at once, if it has. It is called by

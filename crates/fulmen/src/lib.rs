@@ -69,7 +69,8 @@ mod network;
 pub use choose::TCP;
 pub use fulmen_cluster::sync;
 pub use fulmen_collectives::{
-    Buffer, CollectiveError, Complex64, DType, Data, Element, Group, Handle, Outgoing, ReduceOp, Unsupported,
+    Algorithm, Buffer, CollectiveError, Complex64, DType, Data, Element, Group, Handle, Order, Outgoing, ReduceOp,
+    Unsupported,
 };
 pub use fulmen_fabric::{
     Batch, Cables, Fabric, FabricError, FabricOptions, LinkKind, Loss, PollPolicy, Remote, RemoteKey, Rights, Shared,
@@ -81,7 +82,7 @@ pub use network::Network;
 
 /// What most programs need.
 pub mod prelude {
-    pub use crate::{Buffer, CollectiveError, Data, Element, Group, Handle, ReduceOp};
+    pub use crate::{Buffer, CollectiveError, Data, Element, Group, Handle, Order, ReduceOp};
 }
 
 /// The pieces that [`init`] puts together, for programs that meet in another way.

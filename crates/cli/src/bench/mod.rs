@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use fulmen::parts::fabric::bootstrap::Heartbeat;
-use fulmen::{DType, TCP};
+use fulmen::{Algorithm, DType, TCP};
 
 pub use measure::{Effort, Subject, measure};
 pub use operation::{Kind, Op, Row};
@@ -117,6 +117,11 @@ pub struct Spec {
     /// About how long to measure a size; at least 5 samples are taken.
     #[arg(long = "time-budget", value_name = "SECONDS", default_value = "0.25", value_parser = positive_seconds, allow_negative_numbers = true)]
     time: Duration,
+    /// Go by this algorithm where ranks talk by messages, instead of the one that the planner chooses: whole, rounds, shares,
+    /// passed-shares, chain; and those that do not combine in rank order, of integers: ring, halving, doubling, tree, hosts. Operations
+    /// that it cannot do go as ever.
+    #[arg(long, value_name = "NAME")]
+    algorithm: Option<Algorithm>,
 }
 
 /// Why a benchmark is refused.
@@ -149,6 +154,16 @@ pub enum BenchError {
         dtype: DType,
         /// Bytes of one.
         element: u64,
+    },
+    /// Results are compared bit by bit with those of one order.
+    #[error(
+        "{algorithm} adds {dtype} in another order than that of the ranks, in which results are checked: choose an integer --dtype"
+    )]
+    Order {
+        /// How it goes.
+        algorithm: Algorithm,
+        /// The elements' type.
+        dtype: DType,
     },
     /// One rank has nobody to talk to.
     #[error("{} is measured between two ranks: use -n 2 or more", op.name())]
@@ -235,7 +250,17 @@ impl Spec {
     /// A measurement of one size.
     pub fn one(op: Op, bytes: u64, dtype: DType, effort: Effort) -> Spec {
         let Effort { samples, time } = effort;
-        Spec { op, min: Size(bytes), max: Size(bytes), factor: 2, dtype, memory: Kind::Registered, samples, time }
+        Spec {
+            op,
+            min: Size(bytes),
+            max: Size(bytes),
+            factor: 2,
+            dtype,
+            memory: Kind::Registered,
+            samples,
+            time,
+            algorithm: None,
+        }
     }
 
     fn sizes(&self, ranks: u32) -> Vec<u64> {
@@ -255,6 +280,9 @@ impl Spec {
             if !bytes.is_multiple_of(element) {
                 return Err(BenchError::Partial { option, bytes, dtype, element });
             }
+        }
+        if let Some(algorithm) = self.algorithm.filter(|algorithm| !algorithm.is_in_rank_order() && dtype.is_float()) {
+            return Err(BenchError::Order { algorithm, dtype });
         }
         if self.op.is_between_pairs() && ranks == 1 {
             return Err(BenchError::Alone { op: self.op });
@@ -289,7 +317,8 @@ impl Spec {
             format!("--samples={}", self.samples),
             format!("--time-budget={}", self.time.as_secs_f64()),
         ];
-        args.map(OsString::from).to_vec()
+        let algorithm = self.algorithm.map(|algorithm| format!("--algorithm={algorithm}"));
+        args.into_iter().chain(algorithm).map(OsString::from).collect()
     }
 }
 

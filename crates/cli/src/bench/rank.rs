@@ -21,7 +21,7 @@ const SHORT: u64 = 64 << 10;
 /// `apart`: those of this host talk as between hosts.
 pub fn run(spec: &Spec, apart: bool) -> anyhow::Result<()> {
     let options = Options::from_env()?;
-    let group = if apart { options.apart() } else { options }.init()?;
+    let group = if apart { options.apart() } else { options }.init()?.with_algorithm(spec.algorithm);
     pin();
     let ranks = group.size();
     let mut wrong = 0;

@@ -1,10 +1,11 @@
 //! What is reckoned from the figures.
 
-use fulmen::parts::collectives::model::{Mesh, all_reduce};
+use fulmen::parts::collectives::plan::{self, Links, Operation as Called, Question};
 use fulmen::parts::fabric::FabricOptions;
 use fulmen::parts::fabric::model::{Load, Operation, Toward, Wire};
 use fulmen::parts::soft::Profile;
 use fulmen::parts::verbs::DeviceInfo;
+use fulmen::{Algorithm, DType, Order, ReduceOp};
 use serde::Serialize;
 
 use super::figures::{Case, Figures};
@@ -83,8 +84,15 @@ pub struct Counted {
 #[derive(Debug, Serialize)]
 pub struct AllReduce {
     pub bytes: u64,
+    /// What the planner chooses for the expected figures.
+    #[serde(serialize_with = "by_name")]
+    pub algorithm: Algorithm,
     #[serde(rename = "us")]
     pub time: Span,
+}
+
+fn by_name<S: serde::Serializer>(algorithm: &Algorithm, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(algorithm.name())
 }
 
 impl Span {
@@ -146,18 +154,45 @@ impl Message {
 }
 
 impl AllReduce {
+    /// Of f32, summed in rank order.
     fn new(figures: &Figures, wire: &Wire, shape: Shape, bytes: u64) -> AllReduce {
-        let time = |case| {
-            let mesh = Mesh {
-                ranks: shape.nodes as usize,
-                cables: shape.cables,
-                wire: *wire,
-                cable: figures.cable(case),
-                host: figures.host(case),
-                copy: figures.copy(case),
-            };
-            all_reduce(bytes as usize, &mesh)
+        let question = Question {
+            operation: Called::AllReduce,
+            ranks: shape.nodes as usize,
+            bytes: (bytes as usize).next_multiple_of(DType::F32.size()),
+            dtype: DType::F32,
+            op: ReduceOp::Sum,
+            order: Order::Ranks,
         };
-        AllReduce { bytes, time: Span::of(time) }
+        let predict = |case| plan::predict(&question, &links(figures, wire, shape.cables, case));
+        let algorithm = predict(Case::Expected)[0].algorithm;
+        let time = |case| {
+            let all = predict(case);
+            all.iter().find(|one| one.algorithm == algorithm).map_or(f64::NAN, |one| one.time_us)
+        };
+        AllReduce { bytes, algorithm, time: Span::of(time) }
+    }
+}
+
+/// The cables as the planner knows them. Large messages are dealt out to all of a pair's.
+fn links(figures: &Figures, wire: &Wire, cables: u64, case: Case) -> Links {
+    let (cable, host) = (figures.cable(case), figures.host(case));
+    Links {
+        name: figures.name.to_owned(),
+        source: "the figures below".to_owned(),
+        shape: plan::Shape::Mesh,
+        most_hosts: None,
+        ranks_per_host: 1,
+        processors: 1,
+        latency_us: cable.latency,
+        bandwidth: Some(cable.bandwidth * cables as f64 / 1000.0),
+        message_us: host.send,
+        byte_ns: host.byte * 1000.0,
+        offered_from: Some(wire.rendezvous as usize),
+        offered_byte_ns: 0.0,
+        hop_us: 0.0,
+        copy_ns: figures.copy(case) * 1000.0,
+        reduce_ns: figures.copy(case) * 1000.0,
+        inside: None,
     }
 }

@@ -107,8 +107,11 @@ fn show_scenario(scenario: &Scenario, text: &mut String) {
             number(rates.most)
         );
     }
-    let all_reduce: Vec<_> =
-        scenario.all_reduce.iter().map(|each| format!("{} {} us", size(each.bytes), span(each.time))).collect();
+    let all_reduce: Vec<_> = scenario
+        .all_reduce
+        .iter()
+        .map(|each| format!("{} {} us ({})", size(each.bytes), span(each.time), each.algorithm))
+        .collect();
     let _ = writeln!(text, "  all-reduce: {}", all_reduce.join(", "));
 }
 

@@ -17,6 +17,8 @@ pub(super) struct Exchange<'a> {
     pending: Vec<Pending>,
     /// By rank, bytes that came.
     lens: Vec<usize>,
+    /// From whom something else came than expected: how many bytes, and how many it should have been.
+    other: Option<(usize, usize, usize)>,
 }
 
 struct Pending {
@@ -29,7 +31,14 @@ struct Pending {
 impl<'a> Exchange<'a> {
     pub(super) fn new(messages: &'a Messages, tag: u64, half: Half) -> Exchange<'a> {
         let lens = vec![0; messages.size];
-        Exchange { messages, half, tag: messages.tag | tag, pending: Vec::with_capacity(2 * messages.size), lens }
+        Exchange {
+            messages,
+            half,
+            tag: messages.tag | tag,
+            pending: Vec::with_capacity(2 * messages.size),
+            lens,
+            other: None,
+        }
     }
 
     /// Receives into the peer's segment. Before any send, so that no two ranks wait for one another.
@@ -84,16 +93,11 @@ impl<'a> Exchange<'a> {
 
     /// Waits until everything has come, of the lengths that were expected. What goes goes on.
     pub(super) fn receive_all_exact(&mut self, ongoing: &mut Ongoing<'_>) -> Result<(), CollectiveError> {
-        let expected: Vec<_> =
-            self.pending.iter().filter_map(|pending| Some((pending.peer, pending.expected?))).collect();
         self.receive_all(ongoing)?;
-        for (peer, expected) in expected {
-            let came = self.lens[peer];
-            if came != expected {
-                return Err(disagreed(ongoing, self.messages.team.in_fabric(peer), came, expected));
-            }
+        match self.other {
+            None => Ok(()),
+            Some((peer, came, expected)) => Err(disagreed(ongoing, self.messages.team.in_fabric(peer), came, expected)),
         }
-        Ok(())
     }
 
     /// Waits until everything has come. Returns the lengths of what came, by rank. What goes goes on.
@@ -105,21 +109,6 @@ impl<'a> Exchange<'a> {
     /// Waits until everything has come and gone.
     pub(super) fn finish(mut self, ongoing: &mut Ongoing<'_>) -> Result<(), CollectiveError> {
         self.wait(ongoing, |_| true)
-    }
-
-    /// Waits until everything has come, from this rank as many bytes as expected. What goes goes on.
-    pub(super) fn receive_exact(
-        &mut self,
-        peer: usize,
-        expected: usize,
-        ongoing: &mut Ongoing<'_>,
-    ) -> Result<(), CollectiveError> {
-        let came = self.receive(peer, ongoing)?;
-        if came == expected {
-            Ok(())
-        } else {
-            Err(disagreed(ongoing, self.messages.team.in_fabric(peer), came, expected))
-        }
     }
 
     /// Waits until everything has come, and returns the bytes that came from a rank. What goes goes on.
@@ -183,12 +172,18 @@ impl<'a> Exchange<'a> {
                 at += 1;
                 continue;
             };
-            match outcome {
-                Ok(len) if expected.is_some() => self.lens[*peer] = len as usize,
-                Ok(_) => {}
+            match (outcome, *expected) {
+                (Ok(len), Some(expected)) => {
+                    let len = len as usize;
+                    self.lens[*peer] = len;
+                    if len != expected {
+                        self.other = Some((*peer, len, expected));
+                    }
+                }
+                (Ok(_), None) => {}
                 // As in `forget_sends`.
-                Err(FabricError::PeerLost { .. }) if expected.is_none() => {}
-                Err(error) => return Err(error.into()),
+                (Err(FabricError::PeerLost { .. }), None) => {}
+                (Err(error), _) => return Err(error.into()),
             }
             self.pending.swap_remove(at);
         }

@@ -10,6 +10,7 @@
 //! once a call has returned. A rank that fails tells all others, which look for that whenever they wait.
 
 mod exchange;
+mod passing;
 mod rounds;
 mod shares;
 
@@ -25,11 +26,13 @@ use self::exchange::Exchange;
 use crate::CollectiveError;
 use crate::call::{Call, Kind};
 use crate::parts::digest;
+use crate::plan::{Algorithm, Goal, Order, Planner, Wanted};
 use crate::request::Request;
 use crate::team::Team;
 use crate::windows::Ongoing;
 
-pub(crate) use self::rounds::{block, goes_in_rounds, rounds};
+pub(crate) use self::rounds::{block, rounds};
+pub(crate) use self::shares::{has_passed_shares, share_slots};
 
 /// The tags of groups have this bit, the group's number above these two, and what the message is; programs' tags are
 /// below 2^48.
@@ -46,22 +49,8 @@ pub(crate) const HEADER: usize = 24;
 /// Before each segment there is room for one, and segments stay aligned.
 const LEAD: usize = 64;
 
-/// The longest contribution of which everybody gets all, however many ranks there are: they reduce shares of longer ones for
-/// each other.
+/// The longest contribution that is passed on whole: rooms for it are there whatever is called.
 pub(crate) const SHORT: usize = 4 << 10;
-
-/// Whether everybody gets all contributions to an all-reduce, and reduces them. Between two ranks, all of it is no more to send
-/// than shares and results, and among three half as much again, while nobody waits for another one to reduce. Shares pass
-/// through less memory, which counts more from some length on. Measured by TCP, of two: 256 KiB take 0.7 of the time this way (0.9
-/// over software devices), and 512 KiB, which are two segments, more; of three, 16 KiB take 0.7 and 64 KiB 1.2.
-pub(crate) fn is_exchanged_whole(bytes: usize, ranks: usize) -> bool {
-    let longest = match ranks {
-        ..=2 => LONGEST,
-        3 => 16 << 10,
-        _ => SHORT,
-    };
-    bytes <= longest
-}
 
 /// Bytes of all ranks' segments together, of which a group has four times as many. However many ranks there are, they take
 /// no more.
@@ -72,8 +61,13 @@ const LONGEST: usize = 256 << 10;
 const SHORTEST: usize = 8 << 10;
 
 /// The longest message: what may be under way to one of so many ranks at a time.
-fn segment(ranks: usize) -> usize {
+pub(crate) fn segment(ranks: usize) -> usize {
     (SEGMENTS / ranks.max(1)).clamp(SHORTEST, LONGEST) / 64 * 64
+}
+
+/// Bytes for a piece that is passed on: half of what is left of the group's memory if everybody greets.
+pub(crate) fn lane(ranks: usize) -> usize {
+    (ranks + 1) * (LEAD + segment(ranks)) / 2 / 64 * 64 - LEAD
 }
 
 /// The longest text that tells why a rank failed.
@@ -130,6 +124,7 @@ pub(crate) struct Messages {
     poison: Exposed,
     /// By rank, what is known of its failure.
     failures: Mutex<Vec<Failure>>,
+    planner: Planner,
 }
 
 /// A piece of an all-reduce of which everybody's share is on its way.
@@ -154,6 +149,8 @@ impl Messages {
     pub(crate) fn new(team: Team, number: u64) -> Result<Messages, CollectiveError> {
         let (fabric, rank, size) = (&team.fabric, team.rank(), team.size());
         let segment = segment(size);
+        let planner = Planner::new(fabric, team.ranks())
+            .map_err(|problem| CollectiveError::invalid("group", problem.to_string()))?;
         let tag = TAG | (number % GROUPS) << GROUP;
         let memory = |each: usize| Ok::<_, FabricError>(fabric.alloc(size * each)?.into_exposed());
         let poison = memory(POISON)?;
@@ -167,7 +164,7 @@ impl Messages {
         }
         let (outgoing, incoming) = (memory(2 * (LEAD + segment))?, memory(2 * (LEAD + segment))?);
         let failures = Mutex::new(failures);
-        Ok(Messages { team, rank, size, segment, number, tag, outgoing, incoming, poison, failures })
+        Ok(Messages { team, rank, size, segment, number, tag, outgoing, incoming, poison, failures, planner })
     }
 
     /// The number of the groups that this one was split into by this call. It is the same on all ranks, and all but certainly no
@@ -192,18 +189,51 @@ impl Messages {
         })
     }
 
-    fn attempt(&self, request: &mut Request<'_>, ongoing: &mut Ongoing<'_>) -> Result<(), CollectiveError> {
-        let call = request.call;
-        if request.longest() <= SHORT && goes_in_rounds(self.size, self.team.fabric.goes_by_tcp()) {
-            return self.pass_on(request, ongoing);
+    /// What a call needs of an algorithm.
+    fn wanted(&self, request: &Request<'_>) -> Wanted {
+        let Call { kind, dtype, op, root, .. } = request.call;
+        let root = root as usize;
+        let (goal, mixed) = match kind {
+            Kind::AllReduce => (Goal::AllReduce, false),
+            Kind::Reduce => (Goal::Reduce(root), false),
+            Kind::Broadcast => (Goal::Broadcast(root), false),
+            _ => (Goal::AllReduce, true),
+        };
+        let bytes = if mixed { request.longest() } else { request.vector() };
+        let free = kind == Kind::Broadcast || request.how.order == Order::Any || op.is_exact(dtype);
+        let partial = if kind == Kind::Broadcast { dtype } else { op.partial(dtype).1 };
+        Wanted { goal, bytes, element: dtype.size(), partial: partial.size(), free, mixed }
+    }
+
+    /// How a call goes: the same on all ranks that make it.
+    pub(crate) fn plan(&self, request: &Request<'_>) -> Result<Algorithm, CollectiveError> {
+        let wanted = self.wanted(request);
+        match request.how.algorithm {
+            Some(chosen) if wanted.allows(chosen, &self.planner.hosts) => Ok(chosen),
+            Some(chosen) if request.call.kind == Kind::AllReduce => {
+                let call = request.call;
+                let problem =
+                    format!("the algorithm {chosen} does no {call} in this order, among so many ranks on these hosts");
+                Err(CollectiveError::invalid(call.kind.name(), problem))
+            }
+            _ => Ok(self.planner.choose(&wanted)),
         }
-        let by_tcp = self.team.fabric.goes_by_tcp() && goes_in_rounds(self.size, true);
-        if by_tcp && call.kind == Kind::AllReduce && self.pass_on_shares(request, ongoing)? {
-            return Ok(());
+    }
+
+    fn attempt(&self, request: &mut Request<'_>, ongoing: &mut Ongoing<'_>) -> Result<(), CollectiveError> {
+        let algorithm = request.call.algorithm.unwrap_or(Algorithm::Whole);
+        match algorithm {
+            Algorithm::Rounds => return self.pass_on(request, ongoing),
+            Algorithm::PassedShares => return self.pass_on_shares(request, ongoing),
+            Algorithm::Whole | Algorithm::Shares => {}
+            _ => {
+                let passing = self.wanted(request).passing(algorithm, &self.planner.hosts);
+                return self.run_passing(&passing.expect("it passes on"), request, ongoing);
+            }
         }
         // The first piece travels with the headers.
         let mut first = true;
-        if call.kind == Kind::AllReduce && !is_exchanged_whole(request.vector(), self.size) {
+        if algorithm == Algorithm::Shares {
             // While ranks wait for the shares of a piece, or for its results, the next one's shares are on their way.
             let (mut shares, mut results) = (None, None);
             for (half, piece) in halves().zip(pieces(request.vector(), self.size)) {

@@ -17,17 +17,6 @@ use crate::CollectiveError;
 use crate::request::Request;
 use crate::windows::Ongoing;
 
-/// The most ranks of which everybody sends to everybody: over devices, where a message costs its sender a fraction of what it
-/// takes to arrive,
-const DIRECT: usize = 16;
-/// and by TCP, where it is a call of the system on both sides.
-const DIRECT_BY_TCP: usize = 3;
-
-/// Whether so many ranks pass on what is short.
-pub(crate) fn goes_in_rounds(ranks: usize, tcp: bool) -> bool {
-    ranks > if tcp { DIRECT_BY_TCP } else { DIRECT }
-}
-
 /// The rounds: how many ranks a rank goes on to, and how many contributions it gets there. It has as many as it goes on.
 pub(crate) fn rounds(ranks: usize) -> impl Iterator<Item = (usize, usize)> {
     let steps = std::iter::successors(Some(1), |step| Some(2 * step));

@@ -13,14 +13,10 @@ use fulmen_kernels::{Source, Stores};
 
 use super::exchange::Exchange;
 use super::rounds::{block, missing, rounds};
-use super::{DATA_TAG, HEADER, HEADER_TAG, Half, LEAD, Messages, SHORT, header, share};
+use super::{DATA_TAG, HEADER, HEADER_TAG, Half, LEAD, Messages, SHORT, header, segment, share};
 use crate::CollectiveError;
 use crate::request::Request;
 use crate::windows::Ongoing;
-
-/// The longest all-reduce whose shares are passed on. Measured among 4, 8 and 16 ranks: at 128 KiB, 4 and 8 are slower this
-/// way than with a message from everybody to everybody.
-const MIDDLE: usize = 64 << 10;
 
 /// What is sent, and where it is received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +41,17 @@ fn layout(bytes: usize, ranks: usize, segment: usize) -> Option<Layout> {
     let room = (ranks.div_ceil(2) * block(SHORT)).max(HEADER + segment).next_multiple_of(64);
     let results = steps(ranks).count() * room;
     let fits = most * slot <= HEADER + segment && results + ranks * each <= 2 * ranks * (LEAD + segment);
-    (bytes <= MIDDLE && fits).then_some(Layout { each, slot, room, results })
+    fits.then_some(Layout { each, slot, room, results })
+}
+
+/// Whether so many ranks can pass on their shares of so many bytes.
+pub(crate) fn has_passed_shares(bytes: usize, ranks: usize) -> bool {
+    layout(bytes, ranks, segment(ranks)).is_some()
+}
+
+/// How many ranks' shares go that far at once.
+pub(crate) fn share_slots(ranks: usize, step: usize) -> usize {
+    slots(ranks, step).count()
 }
 
 /// How far things go in each round.
@@ -59,20 +65,19 @@ fn slots(ranks: usize, step: usize) -> impl Iterator<Item = usize> {
 }
 
 impl Messages {
-    /// Runs an all-reduce whose shares are passed on; false if they are not, for so many bytes.
+    /// Runs an all-reduce whose shares are passed on. They [can be](has_passed_shares).
     pub(super) fn pass_on_shares(
         &self,
         request: &mut Request<'_>,
         ongoing: &mut Ongoing<'_>,
-    ) -> Result<bool, CollectiveError> {
-        let Some(layout) = layout(request.vector(), self.size, self.segment) else { return Ok(false) };
+    ) -> Result<(), CollectiveError> {
+        let layout = layout(request.vector(), self.size, self.segment).expect("the planner has looked");
         let at = self.exchange_shares(layout, request, ongoing)?;
         let mine = share(&(0..request.vector()), self.size, self.rank);
         request.complete(mine, Stores::Cached, |peer, _| {
             Source::Exposed(&self.incoming, at[(peer as usize + self.size - self.rank) % self.size] + HEADER)
         });
-        self.exchange_results(layout, request, ongoing)?;
-        Ok(true)
+        self.exchange_results(layout, request, ongoing)
     }
 
     /// Gets what the others have for this rank: where each one's is, by how far it is after this one.
@@ -140,7 +145,7 @@ impl Messages {
             let (from, to) = ((self.rank + step) % size, (self.rank + size - step) % size);
             exchange.recv_into(from, &of(step..step + count))?;
             exchange.send_from(to, &of(0..count))?;
-            exchange.receive_exact(from, count * each, ongoing)?;
+            exchange.receive_all_exact(ongoing)?;
         }
         exchange.finish(ongoing)?;
         let mut output = request.output.values();
@@ -187,9 +192,9 @@ mod tests {
     #[test]
     fn what_is_passed_on_has_room_wherever_it_comes() {
         for ranks in 2..=1024 {
-            let segment = super::super::segment(ranks);
+            let segment = segment(ranks);
             let memory = 2 * ranks * (LEAD + segment);
-            for bytes in [SHORT + 1, 8 << 10, 60_000, 64 << 10, MIDDLE - 4, MIDDLE] {
+            for bytes in [1, SHORT + 1, 8 << 10, 60_000, 64 << 10, 1 << 20] {
                 let Some(layout) = layout(bytes, ranks, segment) else { continue };
                 assert_eq!(layout.each, share(&(0..bytes), ranks, 0).len());
                 let sent: usize = steps(ranks).map(|step| slots(ranks, step).count() * layout.slot).sum();
@@ -205,6 +210,6 @@ mod tests {
                 assert!(layout(64 << 10, ranks, segment).is_some(), "{ranks} ranks");
             }
         }
-        assert_eq!(layout(MIDDLE + 1, 8, super::super::segment(8)), None);
+        assert_eq!(layout(16 << 20, 8, segment(8)), None);
     }
 }

@@ -3,7 +3,7 @@
 use std::hint;
 use std::thread;
 
-use fulmen_collectives::{Buffer, Complex64, DType, Data, Element, Group, ReduceOp};
+use fulmen_collectives::{Algorithm, Buffer, Complex64, DType, Data, Element, Group, ReduceOp};
 use fulmen_kernels::{as_bytes, reduce_into};
 use fulmen_soft::Profile;
 use half::{bf16, f16};
@@ -152,6 +152,21 @@ struct Plan {
     by_counts: bool,
     /// By rank: is the input registered, is the output.
     registered: Vec<(bool, bool)>,
+    /// By messages; else the planner's.
+    algorithm: Option<Algorithm>,
+}
+
+/// An algorithm that can do it anywhere.
+fn algorithm(random: &mut Random, size: u32, (dtype, op, count): (DType, ReduceOp, usize)) -> Option<Algorithm> {
+    use Algorithm::*;
+    let mut can = vec![None, Some(Whole)];
+    if count > 0 && size > 1 {
+        can.extend([Shares, Chain].map(Some));
+        if op.is_exact(dtype) {
+            can.extend([Ring, Halving, Doubling, Tree].map(Some));
+        }
+    }
+    random.pick(&can)
 }
 
 fn plan(random: &mut Random, size: u32) -> Plan {
@@ -181,7 +196,8 @@ fn plan(random: &mut Random, size: u32) -> Plan {
     };
     let root = random.below(u64::from(size)) as u32;
     let (in_place, by_counts) = (random.below(2) == 0, random.below(3) == 0);
-    Plan { seed: random.next(), operation, dtype, op, count, root, in_place, by_counts, registered }
+    let algorithm = algorithm(random, size, (dtype, op, count));
+    Plan { seed: random.next(), operation, dtype, op, count, root, in_place, by_counts, registered, algorithm }
 }
 
 /// Lengths of parts around what is planned, some of them nothing.
@@ -413,6 +429,7 @@ fn round_of_pairs<T: Sample>(group: &Group, plan: &Plan) {
 }
 
 fn run_plan(group: &Group, plan: &Plan) {
+    let group = &group.with_algorithm(plan.algorithm);
     match plan.dtype {
         DType::Bool => round::<bool>(group, plan),
         DType::I8 => round::<i8>(group, plan),
@@ -522,8 +539,11 @@ fn all_reduces_of_middle_length_of_many_ranks() {
                 let registered = vec![(seed % 2 == 0, seed % 3 == 0); size as usize];
                 let (operation, count) = (Operation::AllReduce, bytes / dtype.size());
                 let in_place = seed % 2 == 0;
-                let (root, by_counts) = (0, false);
-                run_plan(group, &Plan { seed, operation, dtype, op, count, root, in_place, by_counts, registered });
+                let (root, by_counts, algorithm) = (0, false, Some(Algorithm::PassedShares));
+                run_plan(
+                    group,
+                    &Plan { seed, operation, dtype, op, count, root, in_place, by_counts, registered, algorithm },
+                );
             }
         });
     }
@@ -543,8 +563,9 @@ fn every_type_and_reduction(group: &Group) {
                 let registered = vec![(registered, registered); 2];
                 for operation in [Operation::AllReduce, Operation::ReduceScatter] {
                     let registered = registered.clone();
-                    let (root, in_place, by_counts) = (0, true, false);
-                    let plan = Plan { seed, operation, dtype, op, count, root, in_place, by_counts, registered };
+                    let (root, in_place, by_counts, algorithm) = (0, true, false, None);
+                    let plan =
+                        Plan { seed, operation, dtype, op, count, root, in_place, by_counts, registered, algorithm };
                     run_plan(group, &plan);
                 }
             }
@@ -568,8 +589,11 @@ fn every_operation(group: &Group) {
             for flags in 0..8 {
                 let [registered, in_place, by_counts] = [1, 2, 4].map(|flag| flags & flag != 0);
                 let registered = vec![(registered, registered); ranks];
-                let (dtype, op, root) = (DType::I16, ReduceOp::Sum, group.size() - 1);
-                run_plan(group, &Plan { seed, operation, dtype, op, count, root, in_place, by_counts, registered });
+                let (dtype, op, root, algorithm) = (DType::I16, ReduceOp::Sum, group.size() - 1, None);
+                run_plan(
+                    group,
+                    &Plan { seed, operation, dtype, op, count, root, in_place, by_counts, registered, algorithm },
+                );
             }
         }
     }

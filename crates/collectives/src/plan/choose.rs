@@ -1,0 +1,255 @@
+//! The choice of an algorithm.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use fulmen_fabric::{Fabric, LinkKind};
+use fulmen_kernels::{DType, ReduceOp};
+
+use super::events::time;
+use super::schedule::Goal;
+use super::traffic::{Job, Rounds};
+use super::{Algorithm, Inside, Links, LinksError, Order, Passing, Shape};
+use crate::messages::{SHORT, has_passed_shares};
+
+/// The variable that names a link file.
+const LINKS: &str = "FULMEN_LINKS";
+
+/// Operations that several algorithms can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// All ranks get the vectors of all, combined.
+    AllReduce,
+    /// Rank 0 gets it.
+    Reduce,
+    /// All ranks get the vector of rank 0.
+    Broadcast,
+}
+
+/// A call about which the planner is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// What is called.
+    pub operation: Operation,
+    /// How many ranks call it.
+    pub ranks: usize,
+    /// Bytes of the vector: a multiple of an element's.
+    pub bytes: usize,
+    /// The type of its elements.
+    pub dtype: DType,
+    /// How they are combined, if they are.
+    pub op: ReduceOp,
+    /// In which order they may be.
+    pub order: Order,
+}
+
+impl Question {
+    fn wanted(&self) -> Wanted {
+        let Question { operation, bytes, dtype, op, order, .. } = *self;
+        let broadcast = operation == Operation::Broadcast;
+        Wanted {
+            goal: match operation {
+                Operation::AllReduce => Goal::AllReduce,
+                Operation::Reduce => Goal::Reduce(0),
+                Operation::Broadcast => Goal::Broadcast(0),
+            },
+            bytes,
+            element: dtype.size(),
+            partial: if broadcast { dtype } else { op.partial(dtype).1 }.size(),
+            free: order == Order::Any || op.is_exact(dtype) || broadcast,
+            mixed: false,
+        }
+    }
+}
+
+/// What the planner says of an algorithm.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Prediction {
+    /// Which one.
+    pub algorithm: Algorithm,
+    /// Microseconds from when all ranks have called until all have returned.
+    pub time_us: f64,
+    /// Whether it may be used: it combines in the order that was asked for.
+    pub allowed: bool,
+}
+
+/// What every algorithm that can do it would take, the fastest first; those that would need another order at the end.
+///
+/// The first one is what a group of so many ranks would use with `FULMEN_LINKS` naming a file of this links, for lengths that are
+/// powers of two: those between go by the next one.
+#[must_use]
+pub fn predict(question: &Question, links: &Links) -> Vec<Prediction> {
+    let wanted = question.wanted();
+    let hosts: Arc<[u32]> = links.hosts(question.ranks).into();
+    let mut predictions: Vec<Prediction> = Algorithm::ALL
+        .into_iter()
+        .filter(|algorithm| Wanted { free: true, ..wanted }.allows(*algorithm, &hosts))
+        .map(|algorithm| Prediction {
+            algorithm,
+            time_us: wanted.time(algorithm, &hosts, links),
+            allowed: wanted.allows(algorithm, &hosts),
+        })
+        .collect();
+    predictions.sort_by(|one, other| other.allowed.cmp(&one.allowed).then(one.time_us.total_cmp(&other.time_us)));
+    predictions
+}
+
+/// How long each message is that a rank sends in a call by this algorithm, in their order, among ranks on hosts of these numbers; `None`
+/// if it cannot do it.
+#[must_use]
+pub fn messages(question: &Question, algorithm: Algorithm, hosts: &[u32], rank: usize) -> Option<Vec<usize>> {
+    let wanted = question.wanted();
+    let rounds = wanted.allows(algorithm, hosts).then(|| wanted.rounds(algorithm, &hosts.into()))?;
+    let mut lens = Vec::new();
+    for piece in 0..rounds.pieces() {
+        let schedule = rounds.schedule(piece);
+        for round in 0..rounds.rounds(piece) {
+            let traffic = rounds.traffic(schedule.as_ref(), piece, rank, round);
+            lens.extend(traffic.sends.iter().map(|(_, len)| *len));
+        }
+    }
+    Some(lens)
+}
+
+/// What a call needs of an algorithm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Wanted {
+    pub(crate) goal: Goal,
+    /// Of the vector, of an element, and of its partial results.
+    pub(crate) bytes: usize,
+    pub(crate) element: usize,
+    pub(crate) partial: usize,
+    /// Contributions may be combined in any order.
+    pub(crate) free: bool,
+    /// Everybody has something else for everybody, or some have nothing: not the three operations themselves.
+    pub(crate) mixed: bool,
+}
+
+impl Wanted {
+    /// Whether an algorithm can do it among ranks on these hosts.
+    pub(crate) fn allows(&self, algorithm: Algorithm, hosts: &[u32]) -> bool {
+        let ranks = hosts.len();
+        let reduces = !matches!(self.goal, Goal::Broadcast(_));
+        let to_all = self.goal == Goal::AllReduce;
+        match algorithm {
+            Algorithm::Whole => true,
+            Algorithm::Rounds => ranks > 2 && self.bytes <= SHORT,
+            _ if self.mixed => false,
+            Algorithm::Shares => to_all && self.bytes > 0,
+            Algorithm::PassedShares => to_all && ranks > 2 && has_passed_shares(self.bytes, ranks),
+            Algorithm::Chain => self.bytes > 0,
+            Algorithm::Tree => self.bytes > 0 && (self.free || !reduces),
+            Algorithm::Ring | Algorithm::Halving | Algorithm::Doubling => to_all && self.bytes > 0 && self.free,
+            Algorithm::Hosts => {
+                let several = hosts.iter().any(|host| *host != hosts[0]);
+                let shared = (1..ranks).any(|rank| hosts[..rank].contains(&hosts[rank]));
+                to_all && self.bytes > 0 && self.free && several && shared
+            }
+        }
+    }
+
+    fn rounds(&self, algorithm: Algorithm, hosts: &Arc<[u32]>) -> Rounds {
+        let Wanted { goal, bytes, element, partial, .. } = *self;
+        Rounds::new(Job { algorithm, goal, hosts: hosts.clone(), bytes, element, partial })
+    }
+
+    fn time(&self, algorithm: Algorithm, hosts: &Arc<[u32]>, links: &Links) -> f64 {
+        time(links, &self.rounds(algorithm, hosts))
+    }
+
+    pub(crate) fn passing(&self, algorithm: Algorithm, hosts: &Arc<[u32]>) -> Option<Passing> {
+        Passing::new(algorithm, self.goal, hosts, self.bytes / self.element, self.partial)
+    }
+}
+
+/// What chooses for a group.
+pub(crate) struct Planner {
+    links: Links,
+    /// By rank.
+    pub(crate) hosts: Arc<[u32]>,
+    /// For classes of calls.
+    chosen: Mutex<HashMap<Wanted, Algorithm>>,
+}
+
+impl Planner {
+    /// For these ranks of a fabric.
+    pub(crate) fn new(fabric: &Fabric, ranks: &[u32]) -> Result<Planner, LinksError> {
+        let numbers = fabric.hosts().numbers();
+        let hosts: Vec<u32> = ranks.iter().map(|rank| numbers[*rank as usize]).collect();
+        let links = match std::env::var(LINKS).ok().filter(|name| !name.is_empty()) {
+            Some(name) => Links::load(&name)?,
+            None => Links::usual(fabric.link_kind(), fabric.hosts().processors() as usize, !fabric.hosts().are_one()),
+        };
+        Ok(Planner::over(links, &hosts))
+    }
+
+    fn over(links: Links, hosts: &[u32]) -> Planner {
+        // Numbered without gaps, in the order of their first ranks.
+        let mut seen: Vec<u32> = Vec::new();
+        let number = |host: &u32| {
+            seen.iter().position(|seen| seen == host).unwrap_or_else(|| {
+                seen.push(*host);
+                seen.len() - 1
+            }) as u32
+        };
+        let hosts: Vec<u32> = hosts.iter().map(number).collect();
+        Planner { links, hosts: hosts.into(), chosen: Mutex::default() }
+    }
+
+    /// The algorithm for a call: the one that the model says is the fastest for lengths of its class.
+    pub(crate) fn choose(&self, wanted: &Wanted) -> Algorithm {
+        let goal = match wanted.goal {
+            Goal::AllReduce => Goal::AllReduce,
+            Goal::Reduce(_) => Goal::Reduce(0),
+            Goal::Broadcast(_) => Goal::Broadcast(0),
+        };
+        let bytes = if wanted.bytes == 0 { 0 } else { wanted.bytes.next_power_of_two().max(wanted.partial) };
+        let class = Wanted { goal, bytes, ..*wanted };
+        let mut chosen = self.chosen.lock().unwrap_or_else(PoisonError::into_inner);
+        let algorithm = *chosen.entry(class).or_insert_with(|| {
+            let allowed = Algorithm::ALL.into_iter().filter(|algorithm| class.allows(*algorithm, &self.hosts));
+            let timed = allowed.map(|algorithm| (algorithm, class.time(algorithm, &self.hosts, &self.links)));
+            let fastest = timed.min_by(|(_, one), (_, other)| one.total_cmp(other));
+            fastest.map_or(Algorithm::Whole, |(algorithm, _)| algorithm)
+        });
+        // What may be done with the longest of a class may be done with all of it, but for the shortest of all.
+        if wanted.allows(algorithm, &self.hosts) { algorithm } else { Algorithm::Whole }
+    }
+}
+
+impl Links {
+    /// What this library takes a kind of link for where no file says more.
+    #[must_use]
+    pub fn usual(kind: LinkKind, processors: usize, between_hosts: bool) -> Links {
+        let (message_us, latency_us, byte_ns) = match kind {
+            LinkKind::SharedMemory => (0.3, 0.2, 0.1),
+            LinkKind::Device => (0.7, 0.3, 0.1),
+            _ => (2.0, 1.0, 0.15),
+        };
+        let inside = Inside { latency_us, message_us, byte_ns };
+        // Between hosts, of 10 Gb/s by TCP, and as Thunderbolt 5 over devices.
+        let (shape, bandwidth, latency_us, byte_ns) = match (between_hosts, kind) {
+            (false, _) => (Shape::Host, None, latency_us, byte_ns),
+            (true, LinkKind::Device) => (Shape::Switch, Some(9.0), 4.0, 0.0),
+            (true, _) => (Shape::Switch, Some(1.25), 15.0, byte_ns),
+        };
+        Links {
+            name: kind.to_string(),
+            source: "this library's own figures for such links".to_owned(),
+            shape,
+            most_hosts: None,
+            ranks_per_host: 1,
+            processors,
+            latency_us,
+            bandwidth,
+            message_us,
+            byte_ns,
+            offered_byte_ns: if between_hosts { 0.0 } else { byte_ns },
+            offered_from: (kind == LinkKind::Device).then_some(16 << 10),
+            hop_us: 0.0,
+            copy_ns: 0.05,
+            reduce_ns: 0.1,
+            inside: between_hosts.then_some(inside),
+        }
+    }
+}

@@ -1,0 +1,459 @@
+//! Who sends what to whom, round by round, where partial results or results are passed on.
+//!
+//! All ranks count the same rounds; in each, a rank sends and receives a few ranges of the vector. What is received is combined with
+//! what the rank has, if it is partial results, or is the result there. A schedule is arithmetic alone: groups run it, and the
+//! [model](super::events) runs the same.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+/// How ranks divide the work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pattern {
+    /// In rank order from rank to rank, and the results back; in chunks of so many elements, which follow one another.
+    Chain(usize),
+    /// Shares go around the circle, half of them each way, and their results once more.
+    Ring,
+    /// Half of the vector to the rank that is half of them away, half of the rest to the next one, and so on; and back.
+    Halving,
+    /// All of the vector to ranks at distances of powers of two.
+    Doubling,
+    /// Binomial trees: up to one rank, and down again.
+    Tree,
+    /// In each host up a tree, between the hosts' first ranks by [`Halving`](Pattern::Halving), and down again.
+    Hosts,
+}
+
+/// What all ranks together do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Goal {
+    AllReduce,
+    /// One rank gets the result.
+    Reduce(usize),
+    /// One rank has it.
+    Broadcast(usize),
+}
+
+/// Part of the vector that goes from one rank to another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Transfer {
+    pub(crate) peer: usize,
+    /// Elements.
+    pub(crate) range: Range<usize>,
+    /// Whether it is a result; else it is partial results.
+    pub(crate) result: bool,
+}
+
+/// What one rank does in one round: it sends what it had before, takes what it receives, and then some of it is finished.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Round {
+    pub(crate) sends: SmallVec<[Transfer; 2]>,
+    pub(crate) receives: SmallVec<[Transfer; 2]>,
+    /// Partial results that have everybody's contribution now.
+    pub(crate) finished: SmallVec<[Range<usize>; 2]>,
+}
+
+impl Round {
+    fn send(&mut self, peer: usize, range: Range<usize>, result: bool) {
+        if !range.is_empty() {
+            self.sends.push(Transfer { peer, range, result });
+        }
+    }
+
+    fn receive(&mut self, peer: usize, range: Range<usize>, result: bool) {
+        if !range.is_empty() {
+            self.receives.push(Transfer { peer, range, result });
+        }
+    }
+
+    fn finish(&mut self, range: Range<usize>) {
+        if !range.is_empty() {
+            self.finished.push(range);
+        }
+    }
+}
+
+/// The rounds of one vector, or one piece of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Schedule {
+    pub(crate) pattern: Pattern,
+    pub(crate) goal: Goal,
+    /// By rank, the host that it is on.
+    pub(crate) hosts: Arc<[u32]>,
+    /// Elements.
+    pub(crate) count: usize,
+}
+
+/// What an algorithm of several ranks works on.
+struct Among<'a> {
+    who: Who<'a>,
+    count: usize,
+}
+
+/// Ranks, in their order.
+enum Who<'a> {
+    These(&'a [usize]),
+    /// All of so many, from one on, in a circle.
+    All {
+        ranks: usize,
+        from: usize,
+    },
+}
+
+impl Schedule {
+    fn ranks(&self) -> usize {
+        self.hosts.len()
+    }
+
+    /// How many rounds there are. Some ranks have nothing to do in some of them.
+    pub(crate) fn rounds(&self) -> usize {
+        let ranks = self.ranks();
+        match (self.pattern, self.goal) {
+            _ if ranks < 2 || self.count == 0 => 0,
+            (Pattern::Chain(chunk), goal) => {
+                let chunks = self.count.div_ceil(chunk);
+                let hops = match goal {
+                    Goal::AllReduce => 2 * (ranks - 1),
+                    Goal::Reduce(root) => ranks - 1 + usize::from(root != ranks - 1),
+                    Goal::Broadcast(_) => ranks - 1,
+                };
+                chunks + hops - 1
+            }
+            (Pattern::Ring, _) => 2 * (ranks - 1),
+            (Pattern::Halving, _) => 2 * levels(power_below(ranks)) + 2 * usize::from(!ranks.is_power_of_two()),
+            (Pattern::Doubling, _) => levels(power_below(ranks)) + 2 * usize::from(!ranks.is_power_of_two()),
+            (Pattern::Tree, Goal::AllReduce) => 2 * levels(ranks),
+            (Pattern::Tree, _) => levels(ranks),
+            (Pattern::Hosts, _) => {
+                let (here, leaders) = self.by_host();
+                let most = here.iter().map(Vec::len).max().unwrap_or(0);
+                2 * levels(most) + self.between(&leaders).rounds()
+            }
+        }
+    }
+
+    /// What a rank does in a round.
+    pub(crate) fn round(&self, rank: usize, round: usize) -> Round {
+        let mut out = Round::default();
+        let from = match self.goal {
+            // Trees grow from the root.
+            Goal::Reduce(root) | Goal::Broadcast(root) if self.pattern == Pattern::Tree => root,
+            _ => 0,
+        };
+        let among = Among { who: Who::All { ranks: self.ranks(), from }, count: self.count };
+        match self.pattern {
+            Pattern::Chain(chunk) => self.chain(rank, round, chunk, &mut out),
+            Pattern::Ring => among.ring(rank, round, &mut out),
+            Pattern::Halving => among.halving(rank, round, &mut out),
+            Pattern::Doubling => among.doubling(rank, round, &mut out),
+            Pattern::Tree => {
+                let place = among.place(rank);
+                let up = if matches!(self.goal, Goal::Broadcast(_)) { 0 } else { levels(self.ranks()) };
+                if round < up {
+                    among.up(place, round, &mut out);
+                    if round + 1 == up && place == 0 {
+                        out.finish(0..self.count);
+                    }
+                } else {
+                    among.down(place, round - up, &mut out);
+                }
+            }
+            Pattern::Hosts => self.hosts(rank, round, &mut out),
+        }
+        out
+    }
+
+    /// All ranks to which a rank ever sends something, or from which it receives something, each once.
+    pub(crate) fn peers(&self, rank: usize) -> Vec<usize> {
+        let mut peers = Vec::new();
+        // The first chunk of a chain goes the way of all.
+        let first = match self.pattern {
+            Pattern::Chain(chunk) => Schedule { count: self.count.min(chunk), ..self.clone() },
+            _ => self.clone(),
+        };
+        for round in 0..first.rounds() {
+            let Round { sends, receives, .. } = first.round(rank, round);
+            peers.extend(sends.iter().chain(&receives).map(|transfer| transfer.peer));
+        }
+        peers.sort_unstable();
+        peers.dedup();
+        peers
+    }
+
+    fn chain(&self, rank: usize, round: usize, chunk: usize, out: &mut Round) {
+        let (ranks, last) = (self.ranks(), self.ranks() - 1);
+        let chunks = self.count.div_ceil(chunk);
+        // The chunk whose turn it is, if it began to move `before` rounds ago.
+        let turn = |before: usize| -> Range<usize> {
+            match round.checked_sub(before).filter(|number| *number < chunks) {
+                Some(number) => number * chunk..((number + 1) * chunk).min(self.count),
+                None => 0..0,
+            }
+        };
+        if let Goal::Broadcast(root) = self.goal {
+            let place = (rank + ranks - root) % ranks;
+            if place < last {
+                out.send((rank + 1) % ranks, turn(place), true);
+            }
+            if place > 0 {
+                out.receive((rank + last) % ranks, turn(place - 1), true);
+            }
+            return;
+        }
+        if rank < last {
+            out.send(rank + 1, turn(rank), false);
+        }
+        if rank > 0 {
+            out.receive(rank - 1, turn(rank - 1), false);
+        }
+        if rank == last {
+            out.finish(turn(last - 1));
+        }
+        match self.goal {
+            Goal::AllReduce => {
+                if rank > 0 {
+                    out.send(rank - 1, turn(2 * last - rank), true);
+                }
+                if rank < last {
+                    out.receive(rank + 1, turn(2 * last - rank - 1), true);
+                }
+            }
+            Goal::Reduce(root) if root != last => {
+                if rank == last {
+                    out.send(root, turn(last), true);
+                }
+                if rank == root {
+                    out.receive(last, turn(last), true);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// By host, its ranks; and the first of each.
+    fn by_host(&self) -> (Vec<Vec<usize>>, Vec<usize>) {
+        let mut names: Vec<u32> = Vec::new();
+        let mut here: Vec<Vec<usize>> = Vec::new();
+        for (rank, host) in self.hosts.iter().enumerate() {
+            match names.iter().position(|name| name == host) {
+                Some(at) => here[at].push(rank),
+                None => {
+                    names.push(*host);
+                    here.push(vec![rank]);
+                }
+            }
+        }
+        let leaders = here.iter().map(|ranks| ranks[0]).collect();
+        (here, leaders)
+    }
+
+    fn between(&self, leaders: &[usize]) -> Schedule {
+        let hosts: Vec<u32> = (0..leaders.len() as u32).collect();
+        Schedule { pattern: Pattern::Halving, goal: Goal::AllReduce, hosts: hosts.into(), count: self.count }
+    }
+
+    fn hosts(&self, rank: usize, round: usize, out: &mut Round) {
+        let (here, leaders) = self.by_host();
+        let most = levels(here.iter().map(Vec::len).max().unwrap_or(0));
+        let between = self.between(&leaders).rounds();
+        let mine = here.iter().find(|ranks| ranks.contains(&rank)).expect("each rank has a host");
+        let inside = Among { who: Who::These(mine), count: self.count };
+        let place = inside.place(rank);
+        if round < most {
+            if round < levels(mine.len()) {
+                inside.up(place, round, out);
+            }
+            // One host alone has all.
+            if leaders.len() == 1 && place == 0 && round + 1 == most {
+                out.finish(0..self.count);
+            }
+        } else if round < most + between {
+            if place == 0 {
+                Among { who: Who::These(&leaders), count: self.count }.halving(rank, round - most, out);
+            }
+        } else if let Some(down) = (round - most - between + levels(mine.len())).checked_sub(most) {
+            inside.down(place, down, out);
+        }
+    }
+}
+
+impl Among<'_> {
+    fn len(&self) -> usize {
+        match self.who {
+            Who::These(ranks) => ranks.len(),
+            Who::All { ranks, .. } => ranks,
+        }
+    }
+
+    fn rank(&self, place: usize) -> usize {
+        match self.who {
+            Who::These(ranks) => ranks[place],
+            Who::All { ranks, from } => (from + place) % ranks,
+        }
+    }
+
+    fn place(&self, rank: usize) -> usize {
+        match self.who {
+            Who::These(ranks) => ranks.iter().position(|other| *other == rank).expect("it is one of them"),
+            Who::All { ranks, from } => (rank + ranks - from) % ranks,
+        }
+    }
+
+    fn share(&self, within: &Range<usize>, number: usize) -> Range<usize> {
+        let each = within.len().div_ceil(self.len());
+        let start = (within.start + number * each).min(within.end);
+        start..(start + each).min(within.end)
+    }
+
+    fn ring(&self, rank: usize, round: usize, out: &mut Round) {
+        let (ranks, place) = (self.len(), self.place(rank));
+        let middle = self.count / 2;
+        // Seen from the other side, the second half goes the same way.
+        for (half, back) in [(0..middle, false), (middle..self.count, true)] {
+            let at = if back { ranks - 1 - place } else { place };
+            let peer = |step: usize| {
+                let there = (at + step) % ranks;
+                self.rank(if back { ranks - 1 - there } else { there })
+            };
+            let (next, before) = (peer(1), peer(ranks - 1));
+            let share = |number: usize| self.share(&half, number % ranks);
+            if round < ranks - 1 {
+                out.send(next, share(at + ranks - round), false);
+                out.receive(before, share(at + 2 * ranks - 1 - round), false);
+                if round == ranks - 2 {
+                    out.finish(share(at + 1));
+                }
+            } else {
+                let round = round - (ranks - 1);
+                out.send(next, share(at + 1 + ranks - round), true);
+                out.receive(before, share(at + ranks - round), true);
+            }
+        }
+    }
+
+    /// Where ranks are no power of two, as many as are too many give their part to their neighbours first, and get the result
+    /// in the end: the place among those that go on, or nothing.
+    fn fold(&self, place: usize, out: &mut Round) -> Option<usize> {
+        let extra = self.len() - power_below(self.len());
+        match place {
+            _ if place >= 2 * extra => Some(place - extra),
+            _ if place % 2 == 1 => {
+                out.send(self.rank(place - 1), 0..self.count, false);
+                None
+            }
+            _ => {
+                out.receive(self.rank(place + 1), 0..self.count, false);
+                Some(place / 2)
+            }
+        }
+    }
+
+    /// The rank that has this place among those that go on.
+    fn unfolded(&self, place: usize) -> usize {
+        let extra = self.len() - power_below(self.len());
+        self.rank(if place < extra { 2 * place } else { place + extra })
+    }
+
+    /// The last round, turned around.
+    fn unfold(&self, place: usize, out: &mut Round) {
+        let mut folded = Round::default();
+        self.fold(place, &mut folded);
+        let result = |transfer: Transfer| Transfer { result: true, ..transfer };
+        out.sends.extend(folded.receives.into_iter().map(result));
+        out.receives.extend(folded.sends.into_iter().map(result));
+    }
+
+    fn halving(&self, rank: usize, round: usize, out: &mut Round) {
+        let (place, power) = (self.place(rank), power_below(self.len()));
+        let (folds, levels) = (usize::from(power != self.len()), levels(power));
+        if folds == 1 && round == 0 {
+            self.fold(place, out);
+            return;
+        }
+        let round = round - folds;
+        if round == 2 * levels {
+            self.unfold(place, out);
+            return;
+        }
+        let Some(place) = self.fold(place, &mut Round::default()) else { return };
+        // What it has after so many halvings, and what it gave away in the last of them.
+        let after = |halvings: usize| {
+            let (mut mine, mut gone) = (0..self.count, 0..0);
+            for level in 0..halvings {
+                let middle = mine.start + mine.len().div_ceil(2);
+                let (low, high) = (mine.start..middle, middle..mine.end);
+                (mine, gone) = if place & (power >> (level + 1)) == 0 { (low, high) } else { (high, low) };
+            }
+            (mine, gone)
+        };
+        let level = if round < levels { round } else { 2 * levels - 1 - round };
+        let peer = self.unfolded(place ^ (power >> (level + 1)));
+        let (mine, gone) = after(level + 1);
+        if round < levels {
+            out.send(peer, gone, false);
+            out.receive(peer, mine.clone(), false);
+            if round + 1 == levels {
+                out.finish(mine);
+            }
+        } else {
+            out.send(peer, mine, true);
+            out.receive(peer, gone, true);
+        }
+    }
+
+    fn doubling(&self, rank: usize, round: usize, out: &mut Round) {
+        let (place, power) = (self.place(rank), power_below(self.len()));
+        let (folds, levels) = (usize::from(power != self.len()), levels(power));
+        if folds == 1 && round == 0 {
+            self.fold(place, out);
+            return;
+        }
+        let round = round - folds;
+        if round == levels {
+            self.unfold(place, out);
+            return;
+        }
+        let Some(place) = self.fold(place, &mut Round::default()) else { return };
+        let peer = self.unfolded(place ^ (1 << round));
+        out.send(peer, 0..self.count, false);
+        out.receive(peer, 0..self.count, false);
+        if round + 1 == levels {
+            out.finish(0..self.count);
+        }
+    }
+
+    /// Up a binomial tree to the first of them.
+    fn up(&self, place: usize, round: usize, out: &mut Round) {
+        let step = 1 << round;
+        if place % (2 * step) == step {
+            out.send(self.rank(place - step), 0..self.count, false);
+        } else if place.is_multiple_of(2 * step) && place + step < self.len() {
+            out.receive(self.rank(place + step), 0..self.count, false);
+        }
+    }
+
+    /// And down again.
+    fn down(&self, place: usize, round: usize, out: &mut Round) {
+        let mut up = Round::default();
+        self.up(place, levels(self.len()) - 1 - round, &mut up);
+        let result = |transfer: Transfer| Transfer { result: true, ..transfer };
+        out.sends.extend(up.receives.into_iter().map(result));
+        out.receives.extend(up.sends.into_iter().map(result));
+    }
+}
+
+/// The largest power of two that is not more.
+fn power_below(ranks: usize) -> usize {
+    1 << ranks.ilog2()
+}
+
+/// How often one must be doubled to reach so many.
+fn levels(ranks: usize) -> usize {
+    ranks.next_power_of_two().ilog2() as usize
+}
+
+#[cfg(test)]
+#[path = "tests/schedule.rs"]
+mod tests;

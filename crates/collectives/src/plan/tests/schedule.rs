@@ -1,0 +1,135 @@
+//! Schedules, run on paper.
+
+use std::collections::BTreeMap;
+
+use super::*;
+
+const PATTERNS: [Pattern; 7] = [
+    Pattern::Chain(7),
+    Pattern::Chain(1000),
+    Pattern::Ring,
+    Pattern::Halving,
+    Pattern::Doubling,
+    Pattern::Tree,
+    Pattern::Hosts,
+];
+
+/// What a rank has of an element: whose contributions in which order, written as it was combined; and whether it is the result.
+type Has = (String, bool);
+
+/// Runs a schedule: what each rank has in the end.
+fn run(schedule: &Schedule) -> Vec<Vec<Has>> {
+    let ranks = schedule.hosts.len();
+    let mut has: Vec<Vec<Has>> = (0..ranks).map(|rank| vec![(rank.to_string(), false); schedule.count]).collect();
+    if let Goal::Broadcast(root) = schedule.goal {
+        has[root].iter_mut().for_each(|has| has.1 = true);
+    }
+    for round in 0..schedule.rounds() {
+        let all: Vec<Round> = (0..ranks).map(|rank| schedule.round(rank, round)).collect();
+        // By who sends and who receives, in their order.
+        let mut sent: BTreeMap<(usize, usize), Vec<Transfer>> = BTreeMap::new();
+        let mut received = sent.clone();
+        for (rank, round) in all.iter().enumerate() {
+            for send in &round.sends {
+                assert!(send.peer != rank && !send.range.is_empty());
+                sent.entry((rank, send.peer)).or_default().push(Transfer { peer: 0, ..send.clone() });
+            }
+            for receive in &round.receives {
+                received.entry((receive.peer, rank)).or_default().push(Transfer { peer: 0, ..receive.clone() });
+            }
+        }
+        assert_eq!(sent, received, "round {round} of {schedule:?}");
+        let before = has.clone();
+        for (rank, round) in all.iter().enumerate() {
+            for Transfer { peer, range, result } in &round.receives {
+                for element in range.clone() {
+                    let (theirs, is_result) = &before[*peer][element];
+                    assert_eq!(is_result, result, "round {round:?} of {schedule:?}");
+                    let mine = &mut has[rank][element];
+                    assert!(!mine.1, "a result is not touched any more");
+                    // The lower one first: to combine two is the same either way.
+                    *mine = match (result, number(theirs) < number(&mine.0)) {
+                        (true, _) => (theirs.clone(), true),
+                        (false, true) => (format!("({theirs} {})", mine.0), false),
+                        (false, false) => (format!("({} {theirs})", mine.0), false),
+                    };
+                }
+            }
+            for range in &round.finished {
+                for element in range.clone() {
+                    assert!(!has[rank][element].1);
+                    has[rank][element].1 = true;
+                }
+            }
+        }
+    }
+    has
+}
+
+/// The first rank in it.
+fn number(has: &str) -> usize {
+    has.trim_start_matches('(').split(' ').next().unwrap().trim_end_matches(')').parse().unwrap()
+}
+
+fn hosts(ranks: usize, each: usize) -> Arc<[u32]> {
+    (0..ranks).map(|rank| (rank / each) as u32).collect()
+}
+
+#[test]
+fn every_contribution_is_in_every_result_once_and_all_ranks_have_the_same() {
+    for ranks in 2..=17 {
+        for pattern in PATTERNS {
+            for count in [1, 5, 40, 97] {
+                for each in [1, 3, 20] {
+                    let schedule = Schedule { pattern, goal: Goal::AllReduce, hosts: hosts(ranks, each), count };
+                    let has = run(&schedule);
+                    for element in 0..count {
+                        let (result, done) = &has[0][element];
+                        let mut whose: Vec<usize> = result
+                            .split([' ', '(', ')'])
+                            .filter(|part| !part.is_empty())
+                            .flat_map(str::parse)
+                            .collect();
+                        whose.sort_unstable();
+                        assert!(*done && whose.iter().copied().eq(0..ranks), "{result} of {schedule:?}");
+                        assert!(has.iter().all(|rank| rank[element] == has[0][element]), "{schedule:?}");
+                    }
+                    for rank in 0..ranks {
+                        let mut peers: Vec<usize> = (0..schedule.rounds())
+                            .map(|round| schedule.round(rank, round))
+                            .flat_map(|round| round.sends.into_iter().chain(round.receives))
+                            .map(|transfer| transfer.peer)
+                            .collect();
+                        peers.sort_unstable();
+                        peers.dedup();
+                        assert_eq!(schedule.peers(rank), peers);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_chain_combines_in_rank_order() {
+    let schedule = Schedule { pattern: Pattern::Chain(2), goal: Goal::AllReduce, hosts: hosts(4, 1), count: 5 };
+    assert!(run(&schedule).iter().flatten().all(|has| *has == ("(((0 1) 2) 3)".into(), true)));
+}
+
+#[test]
+fn one_rank_gets_or_gives_all() {
+    for ranks in 2..=9 {
+        for root in 0..ranks {
+            for pattern in [Pattern::Chain(3), Pattern::Tree] {
+                let schedule = Schedule { pattern, goal: Goal::Reduce(root), hosts: hosts(ranks, 1), count: 8 };
+                let has = run(&schedule);
+                assert!(
+                    has[root].iter().all(|(has, done)| *done && has.matches(|c: char| c.is_numeric()).count() == ranks)
+                );
+                let schedule = Schedule { goal: Goal::Broadcast(root), ..schedule };
+                let has = run(&schedule);
+                assert!(has.iter().flatten().all(|has| *has == (root.to_string(), true)), "{schedule:?}");
+            }
+        }
+    }
+}

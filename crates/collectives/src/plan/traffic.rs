@@ -1,0 +1,203 @@
+//! What a call sends by each algorithm: as many messages, and as long ones, as the implementation, whose own rules this calls.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::schedule::{Goal, Schedule};
+use super::{Algorithm, Passing};
+use crate::messages::{HEADER, block, pieces, rounds, segment, share, share_slots};
+
+/// A call, as all ranks make it.
+#[derive(Clone, Debug)]
+pub(crate) struct Job {
+    pub(crate) algorithm: Algorithm,
+    pub(crate) goal: Goal,
+    /// By rank, its host.
+    pub(crate) hosts: Arc<[u32]>,
+    /// Bytes of the vector,
+    pub(crate) bytes: usize,
+    /// of an element,
+    pub(crate) element: usize,
+    /// and of its partial results.
+    pub(crate) partial: usize,
+}
+
+/// What a rank does in one round.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Traffic {
+    /// To whom, and how many bytes.
+    pub(crate) sends: SmallVec<[(usize, usize); 2]>,
+    /// How many messages it waits for.
+    pub(crate) receives: usize,
+    /// Bytes that are copied before it sends, and after it has received.
+    pub(crate) staged: usize,
+    pub(crate) copied: usize,
+    /// Bytes that are combined.
+    pub(crate) combined: usize,
+}
+
+/// A call, cut into pieces of some rounds each.
+pub(crate) struct Rounds {
+    job: Job,
+    passing: Option<Passing>,
+    /// Bytes of each piece; elements, if it is passed on.
+    pieces: Vec<usize>,
+}
+
+/// Ranks to which a rank says what it calls before it passes on anything, and from which it hears it: those with which it will have to
+/// do, and its neighbours.
+pub(crate) fn greeted(schedule: &Schedule, rank: usize) -> Vec<usize> {
+    let ranks = schedule.hosts.len();
+    let mut peers = schedule.peers(rank);
+    for neighbour in [(rank + 1) % ranks, (rank + ranks - 1) % ranks] {
+        if !peers.contains(&neighbour) {
+            peers.push(neighbour);
+        }
+    }
+    peers
+}
+
+impl Rounds {
+    pub(crate) fn new(job: Job) -> Rounds {
+        let ranks = job.hosts.len();
+        let passing = Passing::new(job.algorithm, job.goal, &job.hosts, job.bytes / job.element, job.partial);
+        let cut = |len: usize, step: usize| -> Vec<usize> {
+            (0..len.max(1)).step_by(step.max(1)).map(|start| step.min(len - start)).collect()
+        };
+        let pieces = match (job.algorithm, &passing) {
+            (_, Some(passing)) => cut(job.bytes / job.element, passing.piece),
+            (Algorithm::Whole, _) => cut(job.bytes, segment(ranks)),
+            (Algorithm::Shares, _) => pieces(job.bytes, ranks).map(|piece| piece.len()).collect(),
+            _ => vec![job.bytes],
+        };
+        Rounds { job, passing, pieces }
+    }
+
+    pub(crate) fn ranks(&self) -> usize {
+        self.job.hosts.len()
+    }
+
+    pub(crate) fn hosts(&self) -> &[u32] {
+        &self.job.hosts
+    }
+
+    pub(crate) fn pieces(&self) -> usize {
+        self.pieces.len()
+    }
+
+    /// Rounds of a piece.
+    pub(crate) fn rounds(&self, piece: usize) -> usize {
+        let ranks = self.ranks();
+        match (self.job.algorithm, &self.passing) {
+            (_, Some(passing)) => passing.schedule(self.pieces[piece]).rounds(),
+            (Algorithm::Whole, _) => 1,
+            (Algorithm::Shares, _) => 2,
+            (Algorithm::PassedShares, _) => 2 * rounds(ranks).count(),
+            _ => rounds(ranks).count(),
+        }
+    }
+
+    /// The schedule of a piece, for those that are passed on.
+    pub(crate) fn schedule(&self, piece: usize) -> Option<Schedule> {
+        Some(self.passing.as_ref()?.schedule(self.pieces[piece]))
+    }
+
+    /// What a rank does in a round of a piece.
+    pub(crate) fn traffic(&self, schedule: Option<&Schedule>, piece: usize, rank: usize, round: usize) -> Traffic {
+        let (ranks, len, first) = (self.ranks(), self.pieces[piece], piece == 0);
+        if let Some(schedule) = schedule {
+            let mut traffic = self.passed_on(schedule, rank, round);
+            if first && round == 0 {
+                // Headers go before everything else.
+                let peers = greeted(schedule, rank);
+                traffic.receives += peers.len();
+                traffic.sends.insert_many(0, peers.into_iter().map(|peer| (peer, HEADER)));
+            }
+            return traffic;
+        }
+        let others = (1..ranks).map(|step| (rank + step) % ranks);
+        match self.job.algorithm {
+            Algorithm::Whole => {
+                let header = if first { HEADER } else { 0 };
+                let needs = |from: usize, to: usize| match self.job.goal {
+                    Goal::AllReduce => true,
+                    Goal::Reduce(root) => to == root,
+                    Goal::Broadcast(root) => from == root,
+                };
+                let bytes = |from, to| header + if needs(from, to) { len } else { 0 };
+                let sends: SmallVec<[_; 2]> =
+                    others.clone().map(|to| (to, bytes(rank, to))).filter(|(_, bytes)| *bytes > 0).collect();
+                let came = others.clone().filter(|from| needs(*from, rank)).count();
+                Traffic {
+                    staged: if sends.iter().any(|(_, bytes)| *bytes > HEADER) { len } else { 0 },
+                    receives: others.filter(|from| bytes(*from, rank) > 0).count(),
+                    copied: if matches!(self.job.goal, Goal::Broadcast(_)) { came * len } else { 0 },
+                    combined: if matches!(self.job.goal, Goal::Broadcast(_)) { 0 } else { came * len },
+                    sends,
+                }
+            }
+            Algorithm::Shares => {
+                let of = |rank| share(&(0..len), ranks, rank).len();
+                let mine = of(rank);
+                if round == 0 {
+                    let header = if first { HEADER } else { 0 };
+                    let sends = others.map(|to| (to, header + of(to))).filter(|(_, bytes)| *bytes > 0).collect();
+                    let receives = if header + mine > 0 { ranks - 1 } else { 0 };
+                    let combined = (ranks - 1) * mine;
+                    return Traffic { sends, receives, staged: len - mine, copied: 0, combined };
+                }
+                let receives = others.clone().filter(|from| of(*from) > 0).count();
+                let sends = others.filter(|_| mine > 0).map(|to| (to, mine)).collect();
+                Traffic { sends, receives, staged: mine, copied: len - mine, combined: 0 }
+            }
+            Algorithm::PassedShares => {
+                let each = share(&(0..len), ranks, 0).len();
+                let before = rounds(ranks).count();
+                let (step, count) = rounds(ranks).nth(round % before).expect("there are as many rounds");
+                let slots = if round < before { share_slots(ranks, step) } else { count };
+                let bytes = slots * if round < before { HEADER + each } else { each };
+                let combined = if round + 1 == before { (ranks - 1) * each } else { 0 };
+                let copied = if round + 1 == 2 * before { len - each } else { 0 };
+                let staged = if round < before { bytes } else { 0 };
+                Traffic {
+                    sends: [((rank + ranks - step) % ranks, bytes)].into_iter().collect(),
+                    receives: 1,
+                    staged,
+                    copied,
+                    combined,
+                }
+            }
+            _ => {
+                let last = rounds(ranks).count() - 1;
+                let (step, count) = rounds(ranks).nth(round).expect("there are as many rounds");
+                let sends = [((rank + ranks - step) % ranks, count * block(len))].into_iter().collect();
+                let combined = if round == last { (ranks - 1) * len } else { 0 };
+                Traffic { sends, receives: 1, staged: if round == 0 { len } else { 0 }, copied: 0, combined }
+            }
+        }
+    }
+
+    fn passed_on(&self, schedule: &Schedule, rank: usize, round: usize) -> Traffic {
+        let round = schedule.round(rank, round);
+        let bytes = |result: bool, elements: usize| elements * if result { self.job.element } else { self.job.partial };
+        let mut traffic = Traffic { receives: round.receives.len(), ..Traffic::default() };
+        for send in &round.sends {
+            let bytes = bytes(send.result, send.range.len());
+            traffic.staged += bytes;
+            traffic.sends.push((send.peer, bytes));
+        }
+        for receive in &round.receives {
+            let bytes = bytes(receive.result, receive.range.len());
+            if receive.result {
+                traffic.copied += bytes;
+            } else {
+                traffic.combined += bytes;
+            }
+        }
+        if self.job.partial != self.job.element {
+            traffic.copied += round.finished.iter().map(|range| range.len() * self.job.partial).sum::<usize>();
+        }
+        traffic
+    }
+}
