@@ -83,7 +83,7 @@ fn main() -> ExitCode {
         Command::Doctor(args) => logged(verbose, || doctor::doctor(args)),
         Command::Trace(args) => logged(verbose, || trace::trace(args)),
         Command::Simulate(args) => logged(verbose, || simulate::simulate(args)),
-        Command::Plan(args) => logged(verbose, || plan::plan(args)),
+        Command::Plan(args) => logged(verbose, || plan::plan(args, verbose)),
         Command::Verbs(args) => logged(verbose, || verbs::verbs(args)),
         Command::BenchRank(args) => logged(verbose, || bench::rank(&args)),
         Command::LinksRank(args) => logged(verbose, || links::rank(&args)),

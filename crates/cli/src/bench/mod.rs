@@ -263,6 +263,11 @@ impl Spec {
         }
     }
 
+    /// The same, by an algorithm.
+    pub fn by(self, algorithm: Option<Algorithm>) -> Spec {
+        Spec { algorithm, ..self }
+    }
+
     fn sizes(&self, ranks: u32) -> Vec<u64> {
         self.op.sizes(self.min.0, self.max.0, self.factor, self.dtype.size() as u64, ranks)
     }
@@ -298,14 +303,14 @@ impl Spec {
     }
 
     /// Bytes of one rank's buffers for the largest size.
-    fn buffers(&self, ranks: u32) -> u64 {
+    pub fn buffers(&self, ranks: u32) -> u64 {
         let largest = self.sizes(ranks).last().copied().unwrap_or(0);
         let (input, output) = self.op.buffers(largest, ranks);
         input.saturating_add(output)
     }
 
     /// The arguments of a rank.
-    fn args(&self) -> Vec<OsString> {
+    pub fn args(&self) -> Vec<OsString> {
         let args = [
             RANK.to_string(),
             self.op.name().to_string(),

@@ -156,6 +156,8 @@ pub fn measure_type<T: Value>(group: &Group, spec: &Spec, bytes: u64) -> anyhow:
 }
 
 fn measure_case(group: &Group, spec: &Spec, bytes: u64, case: &mut dyn Case) -> anyhow::Result<Measured> {
+    // An algorithm is asked for in the case alone.
+    let group = &group.with_algorithm(None);
     let parts_of_a_call = case.parts_of_a_call();
     let mut checked = Checked { case, short: bytes <= SHORT, round: 0, wrong: 0 };
     for _ in 0..if checked.short { ROUNDS } else { 1 } {

@@ -1,13 +1,17 @@
 //! `fulmen plan`: what something would do on hardware that is not here, reckoned from published figures and from what this
-//! implementation sends.
+//! implementation sends; and what the planner of collectives chooses, here and elsewhere.
 
+mod call;
 mod claims;
 mod figures;
+mod here;
 mod predict;
 mod text;
 
 use std::process::ExitCode;
 
+use fulmen::parts::collectives::plan::{LinksError, Operation};
+use fulmen::{DType, Unsupported};
 use serde::Serialize;
 
 use crate::bench::Size;
@@ -16,7 +20,7 @@ use claims::Cell;
 use figures::{Figure, Figures, Published};
 use predict::{Scenario, Shape};
 
-/// Predict what this version would do on hardware that is not here.
+/// Predict what this version would do, on hardware that is not here, or here.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -26,6 +30,9 @@ pub struct Args {
 #[derive(clap::Subcommand)]
 enum What {
     Link(Link),
+    AllReduce(call::Args),
+    Reduce(call::Args),
+    Broadcast(call::Args),
 }
 
 /// Predict latency and bandwidth between hosts that are joined by cables, and what an all-reduce takes.
@@ -71,6 +78,41 @@ pub enum PlanError {
         /// What was asked for.
         bytes: u64,
     },
+    /// A link file cannot be used.
+    #[error("{cause}; those that come with this program: {known}")]
+    Links {
+        /// Why.
+        cause: LinksError,
+        /// The names of others.
+        known: String,
+    },
+    /// More ranks than the links join.
+    #[error("{links} joins up to {most} ranks: give --ranks {most} or fewer")]
+    Ranks {
+        /// The links' name.
+        links: String,
+        /// How many they join.
+        most: usize,
+    },
+    /// Half an element.
+    #[error("--bytes {bytes} is no multiple of an element, which is {element} bytes for {dtype}")]
+    Partial {
+        /// What was asked for.
+        bytes: u64,
+        /// The elements' type.
+        dtype: DType,
+        /// Bytes of one.
+        element: u64,
+    },
+    /// The type has no such reduction.
+    #[error(transparent)]
+    Unsupported(#[from] Unsupported),
+    /// There is nothing to measure.
+    #[error("--measure runs ranks here: leave --links away")]
+    Elsewhere,
+    /// Only sums are measured.
+    #[error("--measure measures sums in rank order: leave --op and --order away")]
+    OnlySums,
 }
 
 /// All that is told.
@@ -96,8 +138,16 @@ struct Check {
 /// The longest message that is reckoned with.
 const MOST: u64 = 64 << 30;
 
-pub fn plan(args: Args) -> anyhow::Result<ExitCode> {
-    let What::Link(link) = args.what;
+pub fn plan(args: Args, verbose: u8) -> anyhow::Result<ExitCode> {
+    match args.what {
+        What::Link(link) => plan_link(link),
+        What::AllReduce(args) => call::plan(Operation::AllReduce, args, verbose),
+        What::Reduce(args) => call::plan(Operation::Reduce, args, verbose),
+        What::Broadcast(args) => call::plan(Operation::Broadcast, args, verbose),
+    }
+}
+
+fn plan_link(link: Link) -> anyhow::Result<ExitCode> {
     let Some(figures) = Figures::named(&link.profile) else {
         let known: Vec<_> = figures::ALL.iter().map(|figures| figures.name).collect();
         return Err(PlanError::Unknown { name: link.profile, known: known.join(", ") }.into());

@@ -191,8 +191,12 @@ fn links(figures: &Figures, wire: &Wire, cables: u64, case: Case) -> Links {
         offered_from: Some(wire.rendezvous as usize),
         offered_byte_ns: 0.0,
         hop_us: 0.0,
+        wake_us: 0.0,
         copy_ns: figures.copy(case) * 1000.0,
         reduce_ns: figures.copy(case) * 1000.0,
+        uncached_ns: 0.0,
+        caches: None,
         inside: None,
+        mapped: None,
     }
 }

@@ -80,16 +80,19 @@ struct World<'a> {
     /// By rank and step, messages that have come.
     came: Vec<Vec<u32>>,
     hosts: Vec<u32>,
-    /// By host, when each of its processors is free.
+    /// By host, when each of its processors is free, and whether it has more ranks than those.
     processors: Vec<Vec<f64>>,
+    crowded: Vec<bool>,
     /// By cable, when it is free.
     cables: Vec<f64>,
+    /// Nanoseconds for a byte that is copied or combined, more than in the caches.
+    uncached_ns: f64,
     events: BinaryHeap<Reverse<Event>>,
     number: u64,
 }
 
 /// Pieces that are run before the time of the others is told from theirs.
-const PIECES: usize = 6;
+const PIECES: usize = 4;
 
 /// How long a call takes, in microseconds, from when all ranks have called it until all have returned.
 pub(crate) fn time(links: &Links, rounds: &Rounds) -> f64 {
@@ -103,6 +106,34 @@ pub(crate) fn time(links: &Links, rounds: &Rounds) -> f64 {
     // All pieces but the last are as long, and two of them are under way at a time.
     let (few, more) = (World::new(links, rounds, PIECES - 2).run(), World::new(links, rounds, PIECES).run());
     few + (pieces - (PIECES - 2)) as f64 / 2.0 * (more - few)
+}
+
+/// Less than a call takes, in microseconds: what one rank's processor does for its messages, and what cables do if all of them carry as
+/// much; or rather half of it, since ranks at ends and roots do not send what one in the middle does.
+pub(crate) fn least(links: &Links, rounds: &Rounds) -> f64 {
+    let ranks = rounds.ranks();
+    if ranks < 2 {
+        return 0.0;
+    }
+    let hosts = rounds.hosts();
+    let count = hosts.iter().max().map_or(0, |most| *most as usize + 1);
+    let rank = ranks / 2;
+    let (mut work, mut carried) = (0.0, 0.0);
+    for piece in 0..rounds.pieces().min(PIECES) {
+        let schedule = rounds.schedule(piece);
+        for round in 0..rounds.rounds(piece) {
+            let traffic = rounds.traffic(schedule.as_ref(), piece, rank, round);
+            work += (traffic.sends.len() + traffic.receives) as f64 * links.message_us;
+            for (to, bytes) in traffic.sends {
+                let way = links.way(hosts[rank] as usize, hosts[to] as usize, count);
+                carried += way.iter().map(|(_, many)| bytes as f64 / *many as f64).sum::<f64>();
+            }
+        }
+    }
+    let cables = links.cables(count).max(1) as f64 / ranks as f64;
+    let wire = links.bandwidth.map_or(0.0, |rate| carried / (rate * 1000.0) / cables);
+    let factor = rounds.pieces() as f64 / rounds.pieces().min(PIECES) as f64;
+    factor / 2.0 * f64::max(work, wire)
 }
 
 impl<'a> World<'a> {
@@ -139,7 +170,12 @@ impl<'a> World<'a> {
             steps,
             ops,
             processors: vec![vec![0.0; links.processors]; count],
+            crowded: (0..count as u32)
+                .map(|host| hosts.iter().filter(|other| **other == host).count() > links.processors)
+                .collect(),
             cables: vec![0.0; links.cables(count)],
+            // Each rank of a host reads a vector and writes one.
+            uncached_ns: links.uncached_ns * links.uncached(2 * rounds.bytes() * rounds.ranks().div_ceil(count.max(1))),
             hosts,
             events: BinaryHeap::new(),
             number: 0,
@@ -154,8 +190,9 @@ impl<'a> World<'a> {
             match what {
                 What::Run(rank) => self.go_on(rank, at),
                 What::Head { rank, step, bytes, last, inside } => {
-                    let work = self.bytes_us(bytes, inside);
-                    let done = self.work(self.hosts[rank] as usize, at, work);
+                    let host = self.hosts[rank] as usize;
+                    let wake = if self.crowded[host] { self.links.wake_us } else { 0.0 };
+                    let done = self.work(host, at, wake + self.bytes_us(bytes, inside));
                     self.at(done.max(last), What::Come { rank, step });
                 }
                 What::Come { rank, step } => {
@@ -223,7 +260,8 @@ impl<'a> World<'a> {
         match op {
             Op::Start(_) => match self.ranks[rank].sent {
                 None => {
-                    then = self.work(host, now, self.links.copy_ns / 1000.0 * traffic.staged as f64);
+                    then =
+                        self.work(host, now, (self.links.copy_ns + self.uncached_ns) / 1000.0 * traffic.staged as f64);
                     self.ranks[rank].sent = Some(0);
                 }
                 Some(sent) if sent < traffic.sends.len() => {
@@ -246,8 +284,8 @@ impl<'a> World<'a> {
                 }
                 let inside = self.links.inside.is_some() && self.hosts.iter().all(|other| *other == self.hosts[rank]);
                 let work = traffic.receives as f64 * self.message_us(inside)
-                    + self.links.copy_ns / 1000.0 * traffic.copied as f64
-                    + self.links.reduce_ns / 1000.0 * traffic.combined as f64;
+                    + (self.links.copy_ns + self.uncached_ns) / 1000.0 * traffic.copied as f64
+                    + (self.links.reduce_ns + self.uncached_ns) / 1000.0 * traffic.combined as f64;
                 then = self.work(host, now, work);
                 self.ranks[rank].next += 1;
                 self.at(then, What::Run(rank));
@@ -265,12 +303,13 @@ impl<'a> World<'a> {
         let (message, byte) = (self.message_us(inside), self.bytes_us(bytes, inside));
         let done = self.work(host, now, message + byte);
         let latency = self.inside(inside).map_or(self.links.latency_us, |inside| inside.latency_us);
-        let mut head = done - byte;
+        // What a sender does for a message besides, it does while that is on its way.
+        let mut head = done - byte - message;
         if !(inside && self.links.inside.is_some()) && self.is_offered(bytes) {
             // An offer there and a grant back.
             head += 2.0 * (latency + message);
         }
-        let (mut last, mut first) = (done, true);
+        let (mut last, mut first) = (head + byte, true);
         for (cable, many) in self.links.way(host, other, hosts) {
             if !std::mem::take(&mut first) {
                 head += self.links.hop_us;

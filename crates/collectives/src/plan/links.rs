@@ -57,7 +57,7 @@ pub struct Links {
     /// Processors of each host, which its ranks share.
     #[serde(default = "many")]
     pub processors: usize,
-    /// Microseconds from when a message has left its sender's processor until its receiver sees it, without its bytes.
+    /// Microseconds from when a message is sent until its receiver sees it, without its bytes and what the receiver does for it.
     pub latency_us: f64,
     /// Bytes a nanosecond (GB/s) of a cable, each way. None where nothing but processors moves them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -76,13 +76,37 @@ pub struct Links {
     /// Microseconds that a switch or a rank that passes messages on adds.
     #[serde(default)]
     pub hop_us: f64,
+    /// Microseconds of a processor that a message takes to wake its receiver, where ranks share processors.
+    #[serde(default)]
+    pub wake_us: f64,
     /// Nanoseconds for each byte that is copied into memory that is sent from, or out of memory that was received into.
     pub copy_ns: f64,
     /// Nanoseconds for each byte of a contribution that is combined.
     pub reduce_ns: f64,
+    /// Nanoseconds more for each byte that is copied or combined, if what all ranks of a host work on has no room in its caches,
+    #[serde(default)]
+    pub uncached_ns: f64,
+    /// which have so many bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub caches: Option<usize>,
     /// Within a host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inside: Option<Inside>,
+    /// Where the ranks of one host map one another's memory: then there is one way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mapped: Option<Mapped>,
+}
+
+/// How fast ranks that map one another's memory work on it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Mapped {
+    /// Microseconds of a call without its bytes.
+    pub call_us: f64,
+    /// Nanoseconds of a processor for each byte that is read or written, while all of them fit in the caches,
+    pub cached_ns: f64,
+    /// and of the memory, if not: it serves one rank after the other.
+    pub memory_ns: f64,
 }
 
 fn one() -> usize {
@@ -171,11 +195,16 @@ impl Links {
             ("byte_ns", self.byte_ns),
             ("offered_byte_ns", self.offered_byte_ns),
             ("hop_us", self.hop_us),
+            ("wake_us", self.wake_us),
             ("copy_ns", self.copy_ns),
             ("reduce_ns", self.reduce_ns),
+            ("uncached_ns", self.uncached_ns),
         ];
         if let Some(Inside { latency_us, message_us, byte_ns }) = self.inside {
             figures.extend([("inside latency_us", latency_us), ("message_us", message_us), ("byte_ns", byte_ns)]);
+        }
+        if let Some(Mapped { call_us, cached_ns, memory_ns, .. }) = self.mapped {
+            figures.extend([("mapped call_us", call_us), ("cached_ns", cached_ns), ("memory_ns", memory_ns)]);
         }
         let wrong = |figure: f64| !(0.0..=1e9).contains(&figure);
         if let Some((name, figure)) = figures.into_iter().find(|(_, figure)| wrong(*figure)) {
@@ -208,6 +237,12 @@ impl Links {
     pub fn hosts(&self, ranks: usize) -> Vec<u32> {
         let each = if self.shape == Shape::Host { ranks.max(1) } else { self.ranks_per_host };
         (0..ranks).map(|rank| (rank / each) as u32).collect()
+    }
+
+    /// Which part of the time, from 0 to 1, work on so many bytes waits for memory: little by little, what is needed again has gone from
+    /// the caches.
+    pub(crate) fn uncached(&self, bytes: usize) -> f64 {
+        self.caches.map_or(0.0, |caches| (bytes as f64 / caches.max(1) as f64 - 0.5).clamp(0.0, 1.0))
     }
 
     /// How many cables there are, one for each direction and with numbers of their own, if there are so many hosts.

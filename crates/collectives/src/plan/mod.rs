@@ -16,12 +16,18 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-pub use self::choose::{Operation, Prediction, Question, messages, predict};
+pub use self::choose::{Operation, Prediction, Question, WAKE, fastest, messages, predict, predict_mapped};
 pub(crate) use self::choose::{Planner, Wanted};
-pub use self::links::{Inside, Links, LinksError, Shape};
+pub use self::links::{Inside, Links, LinksError, Mapped, Shape};
 pub(crate) use self::schedule::{Goal, Pattern, Round, Schedule, Transfer};
 pub(crate) use self::traffic::greeted;
 use crate::messages::lane;
+
+/// Bytes of which nearly all have room in this machine's last cache.
+#[must_use]
+pub fn caches() -> usize {
+    crate::windows::room()
+}
 
 /// In which order contributions are combined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -78,6 +78,11 @@ impl Rounds {
         self.job.hosts.len()
     }
 
+    /// Of the vector.
+    pub(crate) fn bytes(&self) -> usize {
+        self.job.bytes
+    }
+
     pub(crate) fn hosts(&self) -> &[u32] {
         &self.job.hosts
     }

@@ -38,8 +38,13 @@ const MOST: usize = 64 << 20;
 /// through the cache, and an all-gather of 12 MiB (36 MiB) 0.7; an all-reduce with 12 MiB (48 MiB) takes the same either way; one with
 /// 16 MiB (64 MiB) takes 0.83 of it past the cache, and an all-gather of 16 MiB (48 MiB) 0.87.
 pub(super) fn stores_for(touched: usize) -> Stores {
+    if touched > room() { Stores::Streaming } else { Stores::Cached }
+}
+
+/// Bytes of which nearly all have room in the caches.
+pub(crate) fn room() -> usize {
     let room = last().min(MOST);
-    if touched > room + room / 4 { Stores::Streaming } else { Stores::Cached }
+    room + room / 4
 }
 
 #[cfg(test)]

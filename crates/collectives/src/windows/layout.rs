@@ -62,7 +62,7 @@ pub(super) const INLINE_MAX: usize = INLINE_WORDS * 8;
 const SLOTS: usize = 4096;
 
 /// The longest contribution that every rank reads from every other's slot, in bytes.
-pub(super) const SLOT: usize = 16 << 10;
+pub(crate) const SLOT: usize = 16 << 10;
 
 /// The slot of a call.
 pub(super) const fn slot(sequence: u64) -> usize {

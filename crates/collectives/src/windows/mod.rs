@@ -31,7 +31,9 @@ use crate::call::{Call, Kind};
 use crate::deadline::Deadline;
 use crate::request::Request;
 use crate::team::Team;
+pub(crate) use cache::room;
 use layout::Counter;
+pub(crate) use layout::SLOT;
 
 /// Looks at the others before this rank wakes them, where each rank has a processor: those that come at about the same
 /// time have no need to be woken first.

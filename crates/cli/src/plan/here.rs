@@ -1,0 +1,201 @@
+//! How fast ranks of this machine reach one another, measured; and what their calls take.
+
+use std::hint::black_box;
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use fulmen::parts::collectives::plan::{self, Links, Mapped, Operation, Question, Shape};
+use fulmen::parts::kernels::{ReduceOp, reduce_into};
+use fulmen::{Algorithm, DType, Order, TCP};
+
+use crate::bench::{Effort, Op, Row, Spec, machine};
+use crate::run::{self, Job, Output, Profile};
+
+/// How ranks of this machine talk.
+pub struct Over {
+    pub device: Option<String>,
+    pub profile: Option<Profile>,
+    pub verbose: u8,
+}
+
+/// How ranks go about a call.
+pub enum How<'a> {
+    /// As they choose by a link file.
+    Chosen(&'a Path),
+    By(Algorithm),
+}
+
+/// How much is measured of each.
+const EFFORT: Effort = Effort { samples: 2000, time: Duration::from_millis(300) };
+
+/// Messages of which the bytes count.
+const LONG: u64 = 256 << 10;
+
+/// All-reduces whose bytes are in the caches, and are not.
+const CACHED: u64 = 1 << 20;
+const UNCACHED: u64 = 64 << 20;
+/// One of which the call counts.
+const CALL: u64 = 64 << 10;
+
+/// Bytes of which copies and reductions are measured: messages are about as long.
+const COPIED: usize = 256 << 10;
+
+impl Over {
+    fn is_mapped(&self) -> bool {
+        self.device.is_none() && self.profile.is_none()
+    }
+
+    pub fn name(&self) -> String {
+        match (&self.device, self.profile) {
+            (Some(device), _) => device.clone(),
+            (None, Some(profile)) => format!("software {} device", profile.name()),
+            (None, None) => "shared memory".to_owned(),
+        }
+    }
+
+    /// What one operation of ranks takes: the median of many, in microseconds.
+    pub fn measure(&self, op: Op, ranks: u32, bytes: u64, dtype: DType, how: &How<'_>) -> anyhow::Result<f64> {
+        let (links, algorithm) = match how {
+            How::Chosen(links) => (Some(links), None),
+            How::By(algorithm) => (None, Some(*algorithm)),
+        };
+        let spec = Spec::one(op, bytes, dtype, EFFORT).by(algorithm);
+        let mut words = spec.args();
+        words.extend((self.device.as_deref() == Some(TCP)).then(|| "--apart".into()));
+        let rows = Arc::new(Mutex::new(Vec::<Row>::new()));
+        let told = rows.clone();
+        let read = move |bytes: &[u8]| {
+            for line in bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+                let row = serde_json::from_slice(line).map_err(io::Error::other)?;
+                told.lock().unwrap_or_else(PoisonError::into_inner).push(row);
+            }
+            Ok(())
+        };
+        let mut job = Job::own(ranks, self.profile, self.verbose, words, Output::Read(Box::new(read)))?;
+        job.env.push(("FULMEN_POOL", (spec.buffers(ranks) * 5 / 4 + (64 << 20)).to_string()));
+        job.env.extend(links.map(|links| ("FULMEN_LINKS", links.to_string_lossy().into_owned())));
+        job.env.extend(self.device.clone().map(run::over));
+        let code = job.run()?;
+        let rows = rows.lock().unwrap_or_else(PoisonError::into_inner);
+        match (code, rows.as_slice()) {
+            (0, [row]) if row.wrong == 0 => Ok(row.p50_us),
+            (0, [_]) => anyhow::bail!("{} gave wrong results", op.name()),
+            _ => anyhow::bail!("the ranks that measure {} ended with code {code}", op.name()),
+        }
+    }
+
+    /// Measures what the planner wants to know, for so many ranks.
+    pub fn links(&self, ranks: u32) -> anyhow::Result<Links> {
+        let ranks = ranks.max(2);
+        // Everybody talks with everybody.
+        let by = How::By(Algorithm::Shares);
+        let two = |op, bytes| self.measure(op, 2, bytes, DType::F32, &by);
+        let all = |bytes| self.measure(Op::AllReduce, ranks, bytes, DType::F32, &by);
+        let processors = machine::processors().len().max(1);
+        let mut links = Links {
+            name: format!("this machine, over {}", self.name()),
+            source: format!("all-reduces of {ranks} ranks, measured just now"),
+            shape: Shape::Host,
+            most_hosts: None,
+            ranks_per_host: 1,
+            processors,
+            latency_us: 0.0,
+            bandwidth: None,
+            message_us: 0.0,
+            byte_ns: 0.0,
+            offered_from: None,
+            offered_byte_ns: 0.0,
+            hop_us: 0.0,
+            wake_us: plan::WAKE,
+            copy_ns: copy_ns(),
+            reduce_ns: reduce_ns(),
+            uncached_ns: 0.0,
+            caches: Some(plan::caches()),
+            inside: None,
+            mapped: None,
+        };
+        if self.is_mapped() {
+            let touched = |bytes: u64| 2.0 * f64::from(ranks) * bytes as f64 / 1000.0;
+            let workers = processors.min(ranks as usize) as f64;
+            let (call, cached, uncached) = (all(CALL)?, all(CACHED)?, all(UNCACHED)?);
+            let cached_ns = ((cached - call) / (touched(CACHED) - touched(CALL))).max(0.0) * workers;
+            let call_us = (call - cached_ns / workers * touched(CALL)).max(0.0);
+            let memory_ns = (uncached - call_us) / touched(UNCACHED);
+            links.mapped = Some(Mapped { call_us, cached_ns, memory_ns });
+            return Ok(links);
+        }
+        let (short, stream, each) = (two(Op::Latency, 8)?, two(Op::Bandwidth, 8)?, two(Op::Bandwidth, LONG)?);
+        links.message_us = stream.min(short * 0.9);
+        links.latency_us = short - links.message_us;
+        links.byte_ns = ((each - stream) / LONG as f64 * 1000.0).max(0.0);
+        links.offered_byte_ns = links.byte_ns;
+        // What two ranks do alone is not what several do at once, who share processors and caches.
+        let (few, many) = (all(TUNED[0])?, all(TUNED[1])?);
+        for _ in 0..TURNS {
+            let factor = many / shares(&links, ranks, TUNED[1]);
+            for figure in [&mut links.byte_ns, &mut links.offered_byte_ns, &mut links.copy_ns, &mut links.reduce_ns] {
+                *figure *= factor;
+            }
+            let factor = few / shares(&links, ranks, TUNED[0]);
+            links.message_us *= factor;
+            links.latency_us *= factor;
+        }
+        let long = all(UNCACHED)?;
+        let without = shares(&links, ranks, UNCACHED);
+        links.uncached_ns = links.copy_ns;
+        let with = shares(&links, ranks, UNCACHED);
+        links.uncached_ns *= ((long - without) / (with - without)).max(0.0);
+        links.source = format!(
+            "measured just now: of two ranks, 8 B in {short:.2} us, one each {stream:.2} us in a stream, 256 KiB each {each:.1} us; of {ranks}, \
+             all-reduces by shares of 64 KiB in {few:.0} us, of 4 MiB in {many:.0} us and of 64 MiB in {long:.0} us"
+        );
+        Ok(links)
+    }
+}
+
+/// All-reduces to which figures are fitted, for messages and for bytes; and how often, in turns.
+const TUNED: [u64; 2] = [64 << 10, 4 << 20];
+const TURNS: usize = 8;
+
+/// What the planner says of such an all-reduce.
+fn shares(links: &Links, ranks: u32, bytes: u64) -> f64 {
+    let question = Question {
+        operation: Operation::AllReduce,
+        ranks: ranks as usize,
+        bytes: bytes as usize,
+        dtype: DType::F32,
+        op: ReduceOp::Sum,
+        order: Order::Ranks,
+    };
+    let all = plan::predict(&question, links);
+    all.iter().find(|one| one.algorithm == Algorithm::Shares).map_or(f64::NAN, |one| one.time_us)
+}
+
+fn copy_ns() -> f64 {
+    let (from, mut to) = (vec![1_u8; COPIED], vec![0_u8; COPIED]);
+    median(|| black_box(&mut to).copy_from_slice(black_box(&from))) / COPIED as f64
+}
+
+fn reduce_ns() -> f64 {
+    let (one, other, mut to) = (vec![1_f32; COPIED / 4], vec![2_f32; COPIED / 4], vec![0_f32; COPIED / 4]);
+    let reduce = || {
+        reduce_into(ReduceOp::Sum, black_box(&mut to), &[black_box(&one), black_box(&other)])
+            .expect("all lengths are one");
+    };
+    median(reduce) / COPIED as f64
+}
+
+/// The median of many runs, in nanoseconds.
+fn median(mut run: impl FnMut()) -> f64 {
+    let mut times: Vec<f64> = (0..201)
+        .map(|_| {
+            let start = Instant::now();
+            run();
+            start.elapsed().as_secs_f64() * 1e9
+        })
+        .collect();
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 2]
+}

@@ -1,0 +1,118 @@
+//! What is chosen, and what it takes.
+
+use super::*;
+
+fn wanted(bytes: usize, free: bool) -> Wanted {
+    Wanted { goal: Goal::AllReduce, bytes, element: 4, partial: 4, free, mixed: false }
+}
+
+fn question(ranks: usize, bytes: usize, order: Order) -> Question {
+    let (operation, dtype, op) = (Operation::AllReduce, DType::F32, ReduceOp::Sum);
+    Question { operation, ranks, bytes, dtype, op, order }
+}
+
+/// Where measurements on this library's usual links told algorithms apart clearly.
+#[test]
+fn usual_links_have_what_was_measured_to_be_the_fastest() {
+    for (kind, processors, ranks, choices) in [
+        (LinkKind::Tcp, 2, 2, vec![(8, "whole"), (64 << 10, "whole"), (16 << 20, "shares")]),
+        (LinkKind::Tcp, 2, 8, vec![(8, "rounds"), (64 << 10, "passed-shares"), (16 << 20, "shares")]),
+        (LinkKind::Tcp, 16, 4, vec![(64 << 10, "passed-shares"), (4 << 20, "shares")]),
+        (LinkKind::Tcp, 16, 16, vec![(8 << 10, "passed-shares"), (64 << 10, "passed-shares"), (4 << 20, "shares")]),
+        (LinkKind::Device, 16, 2, vec![(8, "whole"), (1 << 20, "shares")]),
+        (LinkKind::Device, 2, 16, vec![(8, "rounds"), (1024, "rounds")]),
+        (LinkKind::Device, 16, 8, vec![(8 << 10, "passed-shares"), (4 << 20, "shares")]),
+    ] {
+        let planner = Planner::over(Links::usual(kind, processors, false), &vec![0; ranks]);
+        for (bytes, name) in choices {
+            let choice = planner.choose(&wanted(bytes, false));
+            assert_eq!(choice.name(), name, "{kind}, {processors} processors, {ranks} ranks, {bytes} bytes");
+        }
+    }
+}
+
+#[test]
+fn a_choice_may_be_used_and_is_the_same_for_all_of_its_class() {
+    for (kind, between) in [(LinkKind::Tcp, true), (LinkKind::Device, true), (LinkKind::SharedMemory, false)] {
+        for ranks in [2, 3, 6, 9] {
+            let hosts: Vec<u32> = (0..ranks).map(|rank| if between { rank / 2 } else { 0 }).collect();
+            let planner = Planner::over(Links::usual(kind, 4, between), &hosts);
+            for bytes in (0..24).map(|shift| 1_usize << shift) {
+                for free in [false, true] {
+                    let wanted = wanted(bytes.next_multiple_of(4), free);
+                    let choice = planner.choose(&wanted);
+                    assert!(wanted.allows(choice, &planner.hosts), "{choice} for {wanted:?}");
+                    assert!(free || choice.is_in_rank_order());
+                    let less = Wanted { bytes: wanted.bytes - wanted.bytes / 4 / 4 * 4, ..wanted };
+                    let other = planner.choose(&less);
+                    assert!(other == choice || !less.allows(choice, &planner.hosts) || less.bytes * 2 <= wanted.bytes);
+                }
+            }
+        }
+    }
+}
+
+/// Two ranks that send each other all: the sum of what happens one after the other.
+#[test]
+fn times_are_those_of_what_happens() {
+    let links = Links {
+        latency_us: 10.0,
+        message_us: 1.0,
+        bandwidth: Some(2.0),
+        copy_ns: 0.1,
+        reduce_ns: 0.25,
+        ..Links::usual(LinkKind::Device, 1, true)
+    };
+    let links = Links { shape: Shape::Mesh, offered_from: None, byte_ns: 0.0, ..links };
+    let bytes = 100_000;
+    let all = predict(&question(2, bytes, Order::Ranks), &links);
+    let whole = all.iter().find(|one| one.algorithm == Algorithm::Whole).unwrap();
+    // Copied, under way with its header, received and combined.
+    let must = 10.0 + (10.0 + 100_024.0 / 2000.0) + (1.0 + 25.0);
+    assert!((whole.time_us - must).abs() < 0.01, "{} and not {must}", whole.time_us);
+    // An offer and a grant before it.
+    let offered = Links { offered_from: Some(1000), ..links };
+    let all = predict(&question(2, bytes, Order::Ranks), &offered);
+    let whole = all.iter().find(|one| one.algorithm == Algorithm::Whole).unwrap();
+    assert!((whole.time_us - must - 22.0).abs() < 0.01, "{} and not {must} and 22", whole.time_us);
+}
+
+#[test]
+fn cables_that_join_neighbours_alone_are_for_chains() {
+    let ring = Links::load("thunderbolt5-ring").unwrap();
+    let best = fastest(&question(8, 64 << 20, Order::Ranks), &ring);
+    assert_eq!(best.algorithm, Algorithm::Chain);
+    // Each cable carries the vector once each way; a chain cannot be faster than that. What is copied takes longer.
+    let floor = (64 << 20) as f64 / 9000.0;
+    assert!(best.time_us > floor && best.time_us < 2.5 * floor, "{} us, {floor} at least", best.time_us);
+    let any = fastest(&question(8, 64 << 20, Order::Any), &ring);
+    assert!(any.time_us <= best.time_us && any.time_us > floor * 0.8, "{any:?}");
+}
+
+#[test]
+fn what_is_left_out_is_not_the_fastest() {
+    for name in Links::known() {
+        let links = Links::load(name).unwrap();
+        for ranks in [2, 4, 8, 20].into_iter().filter(|ranks| links.most_ranks().is_none_or(|most| *ranks <= most)) {
+            for bytes in [64, 4096, 64 << 10, 1 << 20, 16 << 20] {
+                for order in [Order::Ranks, Order::Any] {
+                    let question = question(ranks, bytes, order);
+                    let (all, fastest) = (predict(&question, &links), fastest(&question, &links));
+                    assert!(
+                        (all[0].time_us - fastest.time_us).abs() < 1e-9,
+                        "{name}, {question:?}: {all:?}, {fastest:?}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn hosts_with_several_ranks_send_less_over_their_cables() {
+    let links = Links { ranks_per_host: 4, bandwidth: Some(0.125), ..Links::usual(LinkKind::Tcp, 8, true) };
+    let all = predict(&question(16, 4 << 20, Order::Any), &links);
+    let time = |algorithm| all.iter().find(|one| one.algorithm == algorithm).unwrap().time_us;
+    assert!(time(Algorithm::Hosts) < time(Algorithm::Halving), "{all:?}");
+    assert!(time(Algorithm::Hosts) < time(Algorithm::Shares), "{all:?}");
+}
