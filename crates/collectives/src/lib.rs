@@ -4,7 +4,7 @@
 //!
 //! - **The same bits.** Elements are combined in rank order, whatever path the bytes take: on every rank, in every run,
 //!   a result is that of [`fulmen_kernels`]' reduction of the ranks' vectors from rank 0 up. `f16` and `bf16` are rounded
-//!   once, after the last rank.
+//!   once, after the last rank. (A program may [allow another order](Order::Any).)
 //! - **The same operation.** Ranks compare what they call (operation, type, lengths, reduction, root) before a byte of data
 //!   is used: ranks that differ get [`CollectiveError::Mismatch`] or find the group poisoned, and no rank gets a wrong
 //!   result.
@@ -22,7 +22,7 @@
 //! | more, from and to a [`Buffer`] | straight out of the peers' memory, and into it |
 //! | more, plain memory on any rank | in pieces through the ranks' windows, pipelined |
 //!
-//! Elsewhere everything goes by messages.
+//! Elsewhere everything goes by messages, as the [planner](plan) chooses.
 //!
 //! Calls can be [started](Group::start), and groups [split](Group::split).
 #![forbid(unsafe_code)]

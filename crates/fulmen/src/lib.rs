@@ -56,6 +56,7 @@
 //! `tcp`), `FULMEN_ADDRESS` (the IP address of this host by which others reach it; else that of the connection to the
 //! coordinator), `FULMEN_TRUSTED_RAIL` (`1`: what goes by TCP is not sealed), `FULMEN_REQUIRE` (`rdma`: no TCP),
 //! `FULMEN_HOST_ID` (on which host a process is: ranks that say different things talk as between hosts),
+//! `FULMEN_LINKS` (a link file by which operations that go by messages choose their algorithm),
 //! `FULMEN_VERIFY_DATA` (`1`: everything that ranks send one another carries a checksum), `FULMEN_SILENCE` (how long a rank may be
 //! stopped until it counts as lost, 10 s by default); [`launch`] lists what launchers set: `fulmen run`, and others that are read
 //! as well.

@@ -8,6 +8,9 @@ mod here;
 mod predict;
 mod text;
 
+pub use call::unusable;
+pub use text::{number, size};
+
 use std::process::ExitCode;
 
 use fulmen::parts::collectives::plan::{LinksError, Operation};
@@ -73,7 +76,7 @@ pub enum PlanError {
         known: String,
     },
     /// More bytes than anybody sends.
-    #[error("--bytes {bytes} is too much: give sizes up to 64G")]
+    #[error("--bytes {bytes} is nothing or too much: give sizes up to 64G")]
     Bytes {
         /// What was asked for.
         bytes: u64,

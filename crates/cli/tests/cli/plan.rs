@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::support::{Ended, fulmen};
+use crate::support::{Ended, FULMEN, fulmen};
 
 fn plan(args: &[&str]) -> Ended {
     fulmen(&[&["plan", "link"], args].concat()).end()
@@ -146,4 +146,115 @@ fn the_page_shows_what_the_command_prints() {
     let printed = plan(&["--profile", "thunderbolt5"]).out;
     let block = format!("```text\n$ fulmen plan link --profile thunderbolt5\n{printed}```\n");
     assert!(page.contains(&block), "docs/model.md does not show what the command prints; put this there:\n{block}");
+}
+
+/// One JSON object a size.
+#[track_caller]
+fn planned(args: &[&str]) -> Vec<Value> {
+    let ended = fulmen(&[&["plan"], args, &["--json"]].concat()).end();
+    assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""), "{}", ended.out);
+    ended.out.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}
+
+#[test]
+fn the_planner_says_what_it_chooses_and_why() {
+    let sizes = planned(&["all-reduce", "-n", "8", "--links", "thunderbolt5-ring", "--bytes", "4K,64M"]);
+    assert_eq!(sizes.len(), 2);
+    for told in &sizes {
+        let rows = told["algorithms"].as_array().unwrap();
+        let of = |row: &Value| (row["allowed"].as_bool().unwrap(), number(&row["predicted_us"]));
+        // The choice is the fastest of those that combine in rank order.
+        assert_eq!((&rows[0]["algorithm"], &rows[0]["predicted_us"]), (&told["choice"], &told["predicted_us"]));
+        assert!(rows.iter().map(of).filter(|row| row.0).all(|row| row.1 >= number(&told["predicted_us"])), "{told}");
+        let not_in_order: Vec<_> = rows.iter().filter(|row| !of(row).0).map(|row| &row["algorithm"]).collect();
+        assert!(not_in_order.contains(&&"ring".into()) && !not_in_order.contains(&&"chain".into()), "{told}");
+    }
+    assert_eq!(sizes[1]["choice"], "chain");
+    // Nothing is rounded in sums of integers.
+    let exact =
+        &planned(&["all-reduce", "-n", "8", "--links", "thunderbolt5-ring", "--bytes", "4M", "--dtype", "i32"])[0];
+    assert!(exact["algorithms"].as_array().unwrap().iter().all(|row| row["allowed"] == true), "{exact}");
+    let other = &planned(&["broadcast", "-n", "64", "--links", "roce-fat-tree", "--bytes", "1M"])[0];
+    assert!(["tree", "chain"].contains(&other["choice"].as_str().unwrap()), "{other}");
+}
+
+/// What is measured here is saved, chosen by, and measured again: whether it was foretold well, a benchmark says.
+#[test]
+fn links_that_were_measured_here_can_be_used_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("links.json");
+    let file = file.to_str().unwrap();
+    let args = ["--device", "tcp", "-n", "3", "--bytes", "64K", "--save", file, "--measure"];
+    let told = &planned(&[&["all-reduce"][..], &args].concat())[0];
+    assert!(number(&told["measured_us"]) > 0.0 && number(&told["predicted_us"]) > 0.0, "{told}");
+    let again = &planned(&["all-reduce", "-n", "3", "--bytes", "64K", "--links", file])[0];
+    assert_eq!(again["algorithms"], told["algorithms"]);
+    let mapped = &planned(&["reduce", "--bytes", "1M"])[0];
+    assert_eq!((&mapped["choice"], mapped["algorithms"].as_array().unwrap().len()), (&"windows".into(), 0));
+}
+
+/// Ranks of three hosts, as far as they know.
+#[test]
+fn ranks_that_share_hosts_send_over_cables_what_one_of_each_has() {
+    let script = format!(
+        "FULMEN_HOST_ID=host$((FULMEN_RANK / 2)) exec {FULMEN} __bench all-reduce --algorithm=hosts --dtype=i32 --min=8 --max=2M \
+         --factor=512 --samples=5 --time-budget=0.01"
+    );
+    let ended = fulmen(&["run", "-n", "5", "--", "/bin/sh", "-c", &script]).end();
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    let rows: Vec<Value> =
+        ended.out.lines().map(|line| serde_json::from_str(line.strip_prefix("[0] ").unwrap()).unwrap()).collect();
+    assert_eq!(rows.iter().map(|row| &row["bytes"]).collect::<Vec<_>>(), [8, 4096, 2 << 20]);
+    assert!(rows.iter().all(|row| row["wrong"] == 0 && row["ranks"] == 5), "{rows:?}");
+}
+
+/// A link file of one's own decides how programs go about it: all of them see the same, or are told.
+#[test]
+fn programs_choose_by_the_link_file_that_they_are_given() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| {
+        let file = folder.path().join(name);
+        std::fs::write(&file, text).unwrap();
+        file.to_str().unwrap().to_owned()
+    };
+    let bench = |links: &str| {
+        let script = format!(
+            "export FULMEN_LINKS={links}; exec {FULMEN} __bench all-reduce --min=64K --max=64K --samples=2 --apart --time-budget=0.01"
+        );
+        fulmen(&["run", "-n", "3", "--", "/bin/sh", "-c", &script]).end()
+    };
+    let links = |latency: f64, bandwidth: f64| {
+        format!(
+            r#"{{"name": "x", "source": "a test", "shape": "switch", "latency_us": {latency}, "message_us": 0, "bandwidth": {bandwidth},
+                "copy_ns": 0.1, "reduce_ns": 0.1}}"#
+        )
+    };
+    assert_eq!(bench(&write("good", &links(1.0, 1.0))).code, Some(0));
+    let ended = bench(&write("bad", "{\"name\": 1}"));
+    assert!(ended.code != Some(0) && ended.err.contains("is no link file"), "{}", ended.err);
+    // Bytes that take long, and messages that do: ranks that think differently say so.
+    write("of0", &links(1.0, 1e-3));
+    write("of1", &links(1.0, 1e-3));
+    write("of2", &links(1e6, 1e3));
+    let ended = bench(&format!("{}/of$FULMEN_RANK", folder.path().to_str().unwrap()));
+    assert!(ended.code != Some(0) && ended.err.contains("by the algorithm"), "{}", ended.err);
+}
+
+#[test]
+fn calls_that_cannot_be_planned_are_refused() {
+    let cases: [(&[&str], &str); 8] = [
+        (&["--links", "/nonexistent"], "cannot read the link file /nonexistent"),
+        (&["--links", "/nonexistent"], "roce-fat-tree"),
+        (&["--links", "thunderbolt5-mesh-4", "-n", "5"], "joins up to 4 ranks"),
+        (&["--links", "roce-fat-tree", "--bytes", "6"], "no multiple of an element"),
+        (&["--links", "roce-fat-tree", "--bytes", "0"], "--bytes 0"),
+        (&["--links", "roce-fat-tree", "--op", "max", "--dtype", "complex64"], "not defined"),
+        (&["--links", "roce-fat-tree", "--measure"], "leave --links away"),
+        (&["--op", "max", "--measure"], "leave --op and --order away"),
+    ];
+    for (args, part) in cases {
+        let ended = fulmen(&[&["plan", "all-reduce"], args].concat()).end();
+        assert_eq!((ended.code, ended.out.as_str(), ended.messages().len()), (Some(2), "", 1), "{}", ended.err);
+        assert!(ended.err.contains(part), "{part} in {}", ended.err);
+    }
 }

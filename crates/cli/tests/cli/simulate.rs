@@ -66,3 +66,37 @@ fn bad_input_is_one_line_and_code_2() {
         assert!(error.lines().count() == 1 && output.stdout.is_empty(), "{args:?}: {error}");
     }
 }
+
+#[test]
+fn collectives_scale_in_a_table_a_drawing_and_in_json() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let svg = folder.path().join("scaling.svg");
+    let args = ["collectives", "--nodes", "16", "--bytes", "4K,1M", "--svg", svg.to_str().expect("a name")];
+    let output = simulate(&args);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let table = text(&output.stdout);
+    for part in ["all-reduce of 4 KiB", "all-reduce of 1 MiB", "thunderbolt5-mesh-8", "roce-fat-tree"] {
+        assert!(table.contains(part), "{part} in {table}");
+    }
+    // 2, 4, 8 and 16 nodes; a mesh of four has no more.
+    assert_eq!(table.lines().filter(|line| line.trim_start().starts_with("16 ")).count(), 2);
+    let drawing = std::fs::read_to_string(&svg).expect("it was written");
+    assert!(drawing.starts_with("<svg ") && drawing.matches("<polyline").count() == 2 * 4 * 2);
+
+    let json = text(&simulate(&["collectives", "--nodes", "16", "--bytes", "4K,1M", "--json"]).stdout);
+    let points: Vec<serde_json::Value> = json.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert_eq!(points.len(), 2 * (2 + 3 + 4 + 4));
+    assert!(points.iter().all(|point| point["any_order_time_us"].as_f64() <= point["time_us"].as_f64()));
+    assert!(points.iter().all(|point| point["time_us"].as_f64() > Some(0.0)));
+}
+
+#[test]
+fn either_a_seed_or_collectives() {
+    for args in
+        [&[][..], &["--nodes", "3"], &["--seed", "1", "collectives"], &["collectives", "--links", "/nonexistent"]]
+    {
+        let output = simulate(args);
+        assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(2), ""), "{args:?}");
+        assert_eq!(text(&output.stderr).lines().count(), 1, "{}", text(&output.stderr));
+    }
+}

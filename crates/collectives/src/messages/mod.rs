@@ -124,7 +124,7 @@ pub(crate) struct Messages {
     poison: Exposed,
     /// By rank, what is known of its failure.
     failures: Mutex<Vec<Failure>>,
-    planner: Planner,
+    planner: Box<Planner>,
 }
 
 /// A piece of an all-reduce of which everybody's share is on its way.
@@ -164,7 +164,19 @@ impl Messages {
         }
         let (outgoing, incoming) = (memory(2 * (LEAD + segment))?, memory(2 * (LEAD + segment))?);
         let failures = Mutex::new(failures);
-        Ok(Messages { team, rank, size, segment, number, tag, outgoing, incoming, poison, failures, planner })
+        Ok(Messages {
+            team,
+            rank,
+            size,
+            segment,
+            number,
+            tag,
+            outgoing,
+            incoming,
+            poison,
+            failures,
+            planner: planner.into(),
+        })
     }
 
     /// The number of the groups that this one was split into by this call. It is the same on all ranks, and all but certainly no

@@ -1,4 +1,8 @@
-//! `fulmen simulate`: many ranks in one process, on a virtual clock and network with faults, checked against a model.
+//! `fulmen simulate`: many ranks in one process, on a virtual clock and network with faults, checked against a model; and collectives of many
+//! nodes, on the planner's.
+
+mod chart;
+mod collectives;
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -15,7 +19,22 @@ use crate::output::show;
 /// The same seed gives the same run, event by event; the digest proves it. When a promise is broken, the shortest
 /// schedule that was found is printed, with the command that runs it again.
 #[derive(clap::Args)]
+#[command(subcommand_negates_reqs = true, args_conflicts_with_subcommands = true)]
 pub struct Args {
+    #[command(subcommand)]
+    what: Option<What>,
+    #[command(flatten)]
+    engine: Option<Engine>,
+}
+
+#[derive(clap::Subcommand)]
+enum What {
+    Collectives(collectives::Args),
+}
+
+/// Ranks with faults.
+#[derive(clap::Args)]
+struct Engine {
     /// Decides everything that happens.
     #[arg(long, value_name = "NUMBER")]
     seed: u64,
@@ -82,6 +101,12 @@ enum Plant {
 /// Bad input.
 #[derive(Debug, thiserror::Error)]
 pub enum SimulateError {
+    /// Nothing says which run.
+    #[error("give --seed NUMBER, or `collectives`: `fulmen simulate --help` explains")]
+    NoSeed,
+    /// The links cannot be used.
+    #[error(transparent)]
+    Links(#[from] crate::plan::PlanError),
     /// The options make no run.
     #[error(transparent)]
     Options(#[from] OptionsError),
@@ -121,6 +146,14 @@ struct ShownFailure<'a> {
 }
 
 pub fn simulate(args: Args) -> anyhow::Result<ExitCode> {
+    match (args.what, args.engine) {
+        (Some(What::Collectives(args)), _) => collectives::simulate(&args),
+        (None, Some(args)) => simulate_engine(args),
+        (None, None) => Err(SimulateError::NoSeed.into()),
+    }
+}
+
+fn simulate_engine(args: Engine) -> anyhow::Result<ExitCode> {
     let mut options = Options::new(args.seed, args.nodes, args.steps);
     options.faults = args.faults.clone();
     options.carrier = match args.carrier {
@@ -169,7 +202,7 @@ pub fn simulate(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 /// Prints what came of one run; `false` when nobody reads it any more.
-fn tell(args: &Args, options: &Options, outcome: &Run) -> anyhow::Result<bool> {
+fn tell(args: &Engine, options: &Options, outcome: &Run) -> anyhow::Result<bool> {
     let shortest = outcome.failure.as_ref().and_then(|_| shorten(options, args.shorten));
     if args.json {
         let counts = &outcome.counts;
@@ -210,7 +243,7 @@ fn tell(args: &Args, options: &Options, outcome: &Run) -> anyhow::Result<bool> {
     Ok(show(&text)?)
 }
 
-fn describe(text: &mut String, args: &Args, shortest: &Shortest) -> std::fmt::Result {
+fn describe(text: &mut String, args: &Engine, shortest: &Shortest) -> std::fmt::Result {
     let failure = &shortest.failure;
     writeln!(text, "\nthe shortest schedule that was found, in {} runs:", shortest.runs)?;
     for (number, told) in (1..).zip(&shortest.story) {
@@ -258,7 +291,7 @@ fn faults(counts: &Counts) -> [(&'static str, u64); 9] {
 }
 
 /// The command that runs exactly this.
-fn command(args: &Args, options: &Options) -> String {
+fn command(args: &Engine, options: &Options) -> String {
     let Options { seed, nodes, steps, faults, keep, .. } = options;
     let mut text = format!("fulmen simulate --seed {seed} --nodes {nodes} --steps {steps} --faults {faults}");
     let carrier = match args.carrier {
