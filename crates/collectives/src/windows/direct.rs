@@ -42,7 +42,7 @@ impl Windows {
     }
 
     /// Waits until no peer works on this rank's memory any more, and tells them that this rank does not on theirs.
-    fn finish(&self, ongoing: &mut Ongoing<'_>) -> Result<(), CollectiveError> {
+    pub(super) fn finish(&self, ongoing: &mut Ongoing<'_>) -> Result<(), CollectiveError> {
         self.window.local().words()[Counter::Done.word()].store(ongoing.sequence, Ordering::Release);
         ongoing.owes_ring = true;
         self.await_counter(ongoing, Counter::Done, ongoing.sequence)?;
@@ -53,7 +53,7 @@ impl Windows {
 
     /// The memory in which each rank's places lie, checked: what a peer announces is not trusted. `len` says how many bytes
     /// of a rank are meant. This rank's own entry is not to be used.
-    fn places(
+    pub(super) fn places(
         &self,
         operation: OpName,
         places: &Places,

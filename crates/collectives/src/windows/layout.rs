@@ -64,6 +64,10 @@ const SLOTS: usize = 4096;
 /// The longest contribution that every rank reads from every other's slot, in bytes.
 pub(crate) const SLOT: usize = 16 << 10;
 
+/// The shortest contribution that peers read where it lies, if it is a buffer that is not written meanwhile, in bytes. Measured of all-reduces
+/// of two ranks: 16 KiB take 0.8 of the time (0.6 with the processors far apart); 8 KiB 0.9 (1.1), and 4 KiB more.
+pub(super) const READ_IN_PLACE: usize = 12 << 10;
+
 /// The slot of a call.
 pub(super) const fn slot(sequence: u64) -> usize {
     SLOTS + (sequence % TURNS) as usize * SLOT

@@ -127,12 +127,14 @@ impl Windows {
         progress: &mut Progress,
     ) -> Result<(), CollectiveError> {
         let longest = request.longest();
-        if longest <= layout::SLOT {
+        if longest < layout::READ_IN_PLACE {
             self.announce_with_data(request, longest, ongoing);
             self.agree(&request.call, [None; 2], ongoing)?;
             self.complete_from_slots(request, ongoing.sequence, longest);
             self.settle(ongoing);
             self.check_poison(ongoing.sequence)
+        } else if longest <= layout::SLOT {
+            self.read_in_place(request, ongoing)
         } else if matches!(request.call.kind, Kind::AllReduce | Kind::Reduce) {
             self.reduce(request, ongoing, progress)
         } else {
@@ -248,6 +250,33 @@ impl Windows {
             }
         }
         Ok(agreed)
+    }
+
+    /// Runs a call of which each rank reads what is in its peers' slots; or in their buffers, if these stay as they are meanwhile. That
+    /// saves a copy, and takes another meeting.
+    fn read_in_place(&self, request: &mut Request<'_>, ongoing: &mut Ongoing<'_>) -> Result<(), CollectiveError> {
+        let (local, slot) = (self.window.local(), layout::slot(ongoing.sequence));
+        let line = &local.words()[layout::announcement(ongoing.sequence)..];
+        let place = request.input.and_then(|_| request.contribution_at(self.pool));
+        match place {
+            Some(at) => line[layout::INPUT_AT].store(at, Ordering::Relaxed),
+            None => local.write(slot, request.contribution()),
+        }
+        self.announce(line, request.call.encode(if place.is_some() { INPUT_SHARED } else { 0 }), ongoing);
+        let places = self.agree(&request.call, [place, None], ongoing)?.inputs;
+        let checked = self.places(ongoing.operation, &places, |rank| request.contributed(rank))?;
+        request.complete(0..request.span(), Stores::Cached, |peer, range| {
+            let (memory, at) = match places[peer as usize] {
+                Some(_) => checked[peer as usize],
+                None => (self.window.peer(peer), slot),
+            };
+            Source::Exposed(memory, at + range.start)
+        });
+        if places.iter().any(Option::is_some) {
+            return self.finish(ongoing);
+        }
+        self.settle(ongoing);
+        self.check_poison(ongoing.sequence)
     }
 
     /// Computes the output from the announcements or the slots.
