@@ -79,14 +79,14 @@ impl Group {
         }
         let team = Team::all(&fabric);
         if team.size() == 1 {
-            return Ok(Group::over(team, Path::Alone, fabric.timeout()));
+            return Ok(Group::over(team, Path::Alone, fabric.timeout(), None));
         }
         let timeout = fabric.timeout();
         let mut deadline = Deadline::new(timeout);
         let windows = fabric.window(Windows::LEN, deadline.left()).map_err(CollectiveError::from);
         let windows = windows.and_then(|window| Windows::new(team.clone(), window, &mut deadline));
         let path = Path::Windows(fabric.agree("group", windows, timeout)?);
-        Ok(Group::over(team, path, timeout))
+        Ok(Group::over(team, path, timeout, None))
     }
 
     /// A group whose operations go by messages, also where ranks map one another's memory: to measure and to test that
@@ -97,19 +97,23 @@ impl Group {
     pub fn by_messages(fabric: Fabric) -> Result<Group, CollectiveError> {
         let (team, timeout) = (Team::all(&fabric), fabric.timeout());
         if team.size() == 1 {
-            return Ok(Group::over(team, Path::Alone, timeout));
+            return Ok(Group::over(team, Path::Alone, timeout, None));
         }
         // Even numbers are those of groups of all ranks.
         let messages = Messages::new(team.clone(), 2 * fabric.number_group());
         let path = Path::Messages(fabric.agree("group", messages, timeout)?);
-        Ok(Group::over(team, path, timeout))
+        Ok(Group::over(team, path, timeout, None))
     }
 
-    pub(crate) fn over(team: Team, path: Path, deadline: Duration) -> Group {
+    /// `split_off` says by which call of which group, as the recorder numbers it; `None` for a group of all ranks.
+    pub(crate) fn over(team: Team, path: Path, deadline: Duration, split_off: Option<(u32, u64)>) -> Group {
         let fabric = team.fabric.clone();
         let members = team.ranks().iter().map(|rank| fabric.members()[*rank as usize]).collect();
         let state = Mutex::new(State { sequence: 0, progress: Progress::default(), failed: None });
-        let recorded = fabric.recorder().formed_group(team.size() as u32);
+        let recorded = match split_off {
+            None => fabric.recorder().formed_group(team.size() as u32),
+            Some((group, call)) => fabric.recorder().split_group(team.ranks(), group, call),
+        };
         let shared = Arc::new_cyclic(|shared: &Weak<Shared>| {
             let shared = shared.clone();
             // Waits for the operation that is under way, which works on the memory of peers.
@@ -213,6 +217,11 @@ impl Group {
     #[track_caller]
     pub fn in_fabric(&self, rank: u32) -> u32 {
         self.shared.team.in_fabric(rank as usize)
+    }
+
+    /// Its number in this rank's record.
+    pub(crate) fn recorded(&self) -> u32 {
+        self.shared.recorded
     }
 
     pub(crate) fn team(&self) -> &Team {

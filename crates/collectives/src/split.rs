@@ -108,7 +108,7 @@ impl Group {
         if let Some(failed) = outcomes.iter().position(|outcome| *outcome != 0) {
             return Err(self.failed_on(operation, failed));
         }
-        Ok(formed.map(|(team, path)| Group::over(team, path, self.deadline())))
+        Ok(formed.map(|(team, path)| Group::over(team, path, self.deadline(), Some((self.recorded(), sequence)))))
     }
 
     fn failed_on(&self, op: OpName, rank: usize) -> CollectiveError {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use fulmen::parts::fabric::recorder::file::{Operation, Phase};
+use fulmen::parts::fabric::recorder::file::{Operation, Phase, SPLIT};
 use serde::Serialize;
 
 use super::records::World;
@@ -40,7 +40,7 @@ pub struct FirstFailure {
 }
 
 /// Who is where in the calls of a group. A rank is in one of the lists.
-#[derive(Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct GroupPlaces {
     /// The group.
     pub group: u32,
@@ -107,15 +107,21 @@ fn places(world: &World, group: u32, sentences: &mut Vec<String>) -> GroupPlaces
     let Some(front) = last.values().max_by_key(|call| call.sequence).copied() else {
         return GroupPlaces { group, ..GroupPlaces::default() };
     };
+    let members = world.members(group);
+    // Of a group of some ranks whose forming is not on record any more, those that called something are known.
+    let belongs = |rank: &u32| match members {
+        Some(members) => members.contains(rank),
+        None => group < SPLIT || last.contains_key(rank),
+    };
     let mut places = GroupPlaces {
         group,
         call: front.sequence,
         op: front.op.to_string(),
-        no_record: world.missing(),
+        no_record: world.missing().into_iter().filter(|rank| belongs(rank)).collect(),
         ..GroupPlaces::default()
     };
     let there = || last.iter().filter(|(_, call)| call.sequence == front.sequence);
-    for rank in world.ranks.keys() {
+    for rank in world.ranks.keys().filter(|rank| belongs(rank)) {
         match last.get(rank) {
             Some(call) if call.sequence == front.sequence => match call.phase {
                 Phase::Running => places.waiting.push(*rank),
@@ -129,9 +135,11 @@ fn places(world: &World, group: u32, sentences: &mut Vec<String>) -> GroupPlaces
     places.mismatch = there().any(|(_, call)| !same(call, front));
     if places.mismatch {
         let calls: Vec<String> = there().map(|(rank, call)| format!("rank {rank} called {}", describe(call))).collect();
-        sentences.push(format!("the ranks disagree on call {} of group {group}: {}", front.sequence, calls.join(", ")));
+        let group = group_name(group);
+        sentences.push(format!("the ranks disagree on call {} of {group}: {}", front.sequence, calls.join(", ")));
     }
-    let name = format!("{} {} of group {group}", front.op, front.sequence);
+    let who = members.map_or(String::new(), |members| format!(" ({})", name_ranks(members)));
+    let name = format!("{} {} of {}{who}", front.op, front.sequence, group_name(group));
     let stuck = !places.waiting.is_empty() || !places.failed.is_empty();
     if !stuck && places.behind.is_empty() {
         return places;
@@ -223,6 +231,11 @@ fn waits(world: &World, sentences: &mut Vec<String>) {
     }
 }
 
+/// What a group is called: those of all ranks are counted.
+pub fn group_name(group: u32) -> String {
+    if group < SPLIT { format!("group {group}") } else { format!("group #{:x}", group - SPLIT) }
+}
+
 /// An operation in a few words.
 pub fn describe(operation: &Operation) -> String {
     let Operation { op, group, sequence, peer, bytes, .. } = operation;
@@ -235,7 +248,7 @@ pub fn describe(operation: &Operation) -> String {
     match (*group, op.as_ref()) {
         (0, "send" | "recv") => format!("{op}{peer}, tag {}, {bytes} bytes", sequence % TAGS),
         (0, _) => format!("{op}{peer}, offset {sequence}, {bytes} bytes"),
-        _ => format!("{op} {sequence} of group {group},{peer} {bytes} bytes"),
+        _ => format!("{op} {sequence} of {},{peer} {bytes} bytes", group_name(*group)),
     }
 }
 
@@ -249,7 +262,7 @@ fn age(world: &World, rank: u32, since: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use fulmen::parts::fabric::recorder::file::{Failure, Read};
+    use fulmen::parts::fabric::recorder::file::{Failure, Note, Read};
 
     use super::super::records::tests::{call, record, world};
     use super::*;
@@ -279,6 +292,35 @@ mod tests {
         );
         let places = &found.groups[0];
         assert_eq!((&places.waiting[..], &places.behind[..], places.call), (&[0, 1, 3][..], &[2][..], 417));
+    }
+
+    #[test]
+    fn ranks_that_are_not_in_a_group_are_not_missed_there() {
+        let group = SPLIT | 0x2f;
+        let formed =
+            Note { at: 1, event: "group".into(), group, peer: None, text: "split off".into(), members: vec![0, 2] };
+        let (done, waits) = (call("barrier", group, 4, 1, Some((2, Phase::Done))), call("barrier", group, 5, 3, None));
+        let other = call("barrier", SPLIT | 0x30, 9, 4, None);
+        let records = |formed: &[Note]| {
+            let with = |rank, calls: &[Operation]| Read { notes: formed.to_vec(), ..with(rank, 4, calls) };
+            vec![
+                with(0, &[done.clone(), waits.clone()]),
+                with(1, std::slice::from_ref(&other)),
+                with(2, std::slice::from_ref(&done)),
+            ]
+        };
+        let found = find(&world(records(&[formed])).0);
+        let sentence = "rank 2 never entered barrier 5 of group #2f (ranks 0 and 2): the last call there, barrier 4, ended 8.0 s \
+                        before; rank 0 waits in it for 7.0 s";
+        assert!(found.sentences.iter().any(|found| found == sentence), "{:?}", found.sentences);
+        let places =
+            |found: &Findings, group| found.groups.iter().find(|places| places.group == group).cloned().unwrap();
+        assert_eq!((places(&found, group).behind, places(&found, group).no_record), (vec![2], vec![]));
+        // Nothing says who else is in it.
+        let alone = places(&found, SPLIT | 0x30);
+        assert_eq!((alone.waiting, alone.behind, alone.no_record), (vec![1], vec![], vec![]));
+        let found = find(&world(records(&[])).0);
+        assert_eq!(places(&found, group).behind, [2]);
     }
 
     #[test]

@@ -112,6 +112,13 @@ impl World {
         (0..self.size.min(4096)).filter(|rank| !self.ranks.contains_key(rank)).collect()
     }
 
+    /// The ranks of a group that was split off another one, if a record says so; `None` for a group of all.
+    pub fn members(&self, group: u32) -> Option<&[u32]> {
+        let notes = self.ranks.values().flat_map(|read| &read.notes);
+        let formed = notes.filter(|note| note.group == group && !note.members.is_empty()).next_back();
+        formed.map(|note| note.members.as_slice())
+    }
+
     /// The last moment of which a rank's record tells.
     pub fn end_of(&self, rank: u32) -> u64 {
         self.ranks.get(&rank).map_or(0, |read| read.header.written)

@@ -5,8 +5,9 @@ use std::fmt::Write as _;
 use fulmen::parts::fabric::recorder::file::{Header, Note, Operation, Phase, Reason};
 use serde::Serialize;
 
-use super::findings::{Findings, describe};
+use super::findings::{Findings, describe, group_name};
 use super::records::World;
+use crate::run::name_ranks;
 
 /// How many notes of a rank are shown.
 const NOTES: usize = 16;
@@ -72,9 +73,13 @@ pub fn text(world: &World, found: &Findings, last: usize) -> String {
         );
         for note in tail(&read.notes, NOTES) {
             let at = Moment(note.at.saturating_sub(world.origin));
-            let group = if note.group == 0 { String::new() } else { format!(" {}", note.group) };
+            let group = if note.group == 0 { String::new() } else { format!(" ({})", group_name(note.group)) };
             let peer = note.peer.map(|peer| format!(" rank {peer}")).unwrap_or_default();
-            put(&mut text, &format!("  {at:>14}  note  {}{group}{peer}: {}", note.event, note.text));
+            let members = match note.members.as_slice() {
+                [] => String::new(),
+                members => format!(", of {}", name_ranks(members)),
+            };
+            put(&mut text, &format!("  {at:>14}  note  {}{group}{peer}: {}{members}", note.event, note.text));
         }
         for operation in tail(&read.operations, last) {
             put(&mut text, &format!("  {}", row(world, operation)));

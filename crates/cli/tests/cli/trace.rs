@@ -44,6 +44,21 @@ fn a_rank() {
             std::process::exit(4);
         }
         "die" => kill_process(getpid(), Signal::KILL).expect("a signal to oneself"),
+        "split" => {
+            let half = group.split(Some(group.rank() % 2), 0).expect("all split").expect("all have a colour");
+            half.barrier().expect("both are there");
+            match group.rank() {
+                0 => half.with_deadline(Duration::from_secs(1)).barrier().expect_err("rank 2 does not come"),
+                ODD => loop {
+                    std::thread::sleep(LIMIT);
+                },
+                _ => {
+                    (0..3).for_each(|_| half.barrier().expect("both are there"));
+                    return;
+                }
+            };
+            std::process::exit(3);
+        }
         "recover" => {
             // The group is of no use any more, but the program ends well.
             let longer = vec![0u8; 8 + group.rank() as usize];
@@ -119,6 +134,24 @@ fn a_rank_that_never_enters_an_operation_is_named_after_the_deadline() {
         let calls = events.iter().filter(|event| event["name"] == "all_reduce" && event["pid"] == rank);
         assert_eq!(calls.count(), if rank == 2 { 4 } else { 5 });
     }
+}
+
+#[test]
+fn a_rank_is_missed_in_its_own_groups_alone() {
+    let runtime = tempfile::tempdir().unwrap();
+    let ended = run("split", "4", &[], runtime.path()).end();
+    assert_eq!(ended.code, Some(3), "{}", ended.err);
+    let directory = told(&ended);
+    let found = json(&trace(&["--json", &directory]));
+    let groups: Vec<_> = found["groups"].as_array().unwrap().iter().filter(|group| group["op"] == "barrier").collect();
+    let stuck = groups.iter().find(|group| ranks(&group["behind"]) == [2]).unwrap_or_else(|| panic!("{found}"));
+    assert_eq!([ranks(&stuck["waiting"]), ranks(&stuck["failed"])].concat(), [0], "{found}");
+    assert!(ranks(&stuck["done"]).is_empty(), "{found}");
+    // The other half is in none of its calls.
+    let shown = trace(&[&directory]).out;
+    let sentence = |line: &&str| line.starts_with("rank 2 never entered barrier ") && line.contains("(ranks 0 and 2)");
+    assert_eq!(shown.lines().filter(sentence).count(), 1, "{shown}");
+    assert!(!shown.contains("rank 1 never") && !shown.contains("rank 3 never"), "{shown}");
 }
 
 #[test]

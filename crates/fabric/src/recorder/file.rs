@@ -112,7 +112,7 @@ pub struct Operation {
     pub op: Cow<'static, str>,
     /// How far it is.
     pub phase: Phase,
-    /// The group, from 1; 0 for operations between two ranks.
+    /// The group, from 1, or beyond [`SPLIT`]; 0 for operations between two ranks.
     pub group: u32,
     /// Which call of the group it is; between two ranks, the tag or the offset.
     pub sequence: u64,
@@ -145,7 +145,13 @@ pub struct Note {
     pub peer: Option<u32>,
     /// More about it.
     pub text: String,
+    /// Of a group of some ranks only, which ones.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub members: Vec<u32>,
 }
+
+/// Numbers of groups that were split off others have this bit: they are no count, but the same on all of a group's ranks.
+pub const SPLIT: u32 = 1 << 31;
 
 /// A line after the first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -307,7 +313,8 @@ mod tests {
             started: false,
         };
         let running = Operation { phase: Phase::Running, end: None, peer: Some(3), ..operation.clone() };
-        let note = Note { at: 9, event: "lost".into(), group: 0, peer: Some(1), text: "a\n\"b\"".into() };
+        let note =
+            Note { at: 9, event: "lost".into(), group: 0, peer: Some(1), text: "a\n\"b\"".into(), members: vec![1, 3] };
         vec![Line::Operation(operation), Line::Operation(running), Line::Note(note)]
     }
 
