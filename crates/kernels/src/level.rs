@@ -74,6 +74,8 @@ pub(crate) enum Choice {
     Baseline,
     #[cfg(target_arch = "x86_64")]
     Avx2,
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
 }
 
 impl Choice {
@@ -86,10 +88,18 @@ impl Choice {
 
     /// The levels that this machine can run, the best one last.
     pub(crate) fn available() -> Vec<Choice> {
+        let mut there = vec![Choice::Baseline];
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c") {
-            return vec![Choice::Baseline, Choice::Avx2];
+            there.push(Choice::Avx2);
+            if is_x86_feature_detected!("avx512f")
+                && is_x86_feature_detected!("avx512bw")
+                && is_x86_feature_detected!("avx512dq")
+                && is_x86_feature_detected!("avx512vl")
+            {
+                there.push(Choice::Avx512);
+            }
         }
-        vec![Choice::Baseline]
+        there
     }
 }

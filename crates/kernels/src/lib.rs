@@ -35,6 +35,8 @@
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 mod dtype;
 mod element;
 mod exposed;

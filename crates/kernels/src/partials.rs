@@ -40,7 +40,7 @@ pub fn widen(dtype: DType, from: &[u8], to: &mut [u8]) {
         match Choice::best() {
             Choice::Baseline => widen_with::<Baseline>(dtype, from, to),
             #[cfg(target_arch = "x86_64")]
-            Choice::Avx2 => widen_avx2(dtype, from, to),
+            Choice::Avx2 | Choice::Avx512 => widen_avx2(dtype, from, to),
         }
     }
 }
@@ -60,7 +60,7 @@ pub fn finish(op: ReduceOp, dtype: DType, sources: usize, partials: &mut [u8], t
         match Choice::best() {
             Choice::Baseline => narrow_with::<Baseline>(dtype, partials, to),
             #[cfg(target_arch = "x86_64")]
-            Choice::Avx2 => narrow_avx2(dtype, partials, to),
+            Choice::Avx2 | Choice::Avx512 => narrow_avx2(dtype, partials, to),
         }
     }
 }

@@ -29,6 +29,11 @@ pub(crate) fn sweep_for<K: Lane>(level: Choice) -> Sweep {
         Choice::Baseline => baseline::<K>,
         #[cfg(target_arch = "x86_64")]
         Choice::Avx2 => avx2::<K>,
+        #[cfg(target_arch = "x86_64")]
+        Choice::Avx512 if K::WIDE => avx512::<K>,
+        // Whoever has AVX-512 has AVX2.
+        #[cfg(target_arch = "x86_64")]
+        Choice::Avx512 => avx2::<K>,
     }
 }
 
@@ -46,6 +51,15 @@ unsafe fn baseline<K: Lane>(dsts: &[*mut u8], srcs: &[*const u8], count: usize, 
 unsafe fn avx2<K: Lane>(dsts: &[*mut u8], srcs: &[*const u8], count: usize, stores: Stores) {
     // SAFETY: the caller's promise is the callee's.
     unsafe { sweep::<K, crate::avx2::Avx2>(dsts, srcs, count, stores) }
+}
+
+/// # Safety
+/// As [`sweep`], and the machine has AVX-512 (F, BW, DQ, VL), AVX2 and F16C.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,f16c")]
+unsafe fn avx512<K: Lane>(dsts: &[*mut u8], srcs: &[*const u8], count: usize, stores: Stores) {
+    // SAFETY: the caller's promise is the callee's.
+    unsafe { sweep::<K, crate::avx512::Avx512>(dsts, srcs, count, stores) }
 }
 
 /// # Safety
