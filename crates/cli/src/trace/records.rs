@@ -114,9 +114,8 @@ impl World {
 
     /// The ranks of a group that was split off another one, if a record says so; `None` for a group of all.
     pub fn members(&self, group: u32) -> Option<&[u32]> {
-        let notes = self.ranks.values().flat_map(|read| &read.notes);
-        let formed = notes.filter(|note| note.group == group && !note.members.is_empty()).next_back();
-        formed.map(|note| note.members.as_slice())
+        let mut notes = self.ranks.values().flat_map(|read| &read.notes);
+        notes.rfind(|note| note.group == group && !note.members.is_empty()).map(|note| note.members.as_slice())
     }
 
     /// The last moment of which a rank's record tells.
