@@ -135,25 +135,7 @@ pub fn messages(question: &Question, algorithm: Algorithm, hosts: &[u32], rank: 
 /// The fastest algorithm that may be used, as [`predict`] has it first, found with less work: what cannot be the fastest is not run.
 #[must_use]
 pub fn fastest(question: &Question, links: &Links) -> Prediction {
-    let wanted = question.wanted();
-    let hosts: Arc<[u32]> = links.hosts(question.ranks).into();
-    // Those with few messages are soon run, and rule others out.
-    let mut bounded: Vec<(f64, Algorithm)> = Algorithm::ALL
-        .into_iter()
-        .filter(|algorithm| wanted.allows(*algorithm, &hosts))
-        .map(|algorithm| (least(links, &wanted.rounds(algorithm, &hosts)), algorithm))
-        .collect();
-    bounded.sort_by(|(one, _), (other, _)| one.total_cmp(other));
-    let mut best = Prediction { algorithm: Algorithm::Whole, time_us: f64::INFINITY, allowed: true };
-    for (bound, algorithm) in bounded {
-        if bound < best.time_us {
-            let time_us = wanted.time(algorithm, &hosts, links);
-            if time_us < best.time_us {
-                best = Prediction { algorithm, time_us, allowed: true };
-            }
-        }
-    }
-    best
+    question.wanted().fastest(&links.hosts(question.ranks).into(), links)
 }
 
 /// What a call needs of an algorithm.
@@ -200,6 +182,26 @@ impl Wanted {
 
     fn time(&self, algorithm: Algorithm, hosts: &Arc<[u32]>, links: &Links) -> f64 {
         time(links, &self.rounds(algorithm, hosts))
+    }
+
+    fn fastest(&self, hosts: &Arc<[u32]>, links: &Links) -> Prediction {
+        // Those with little to do are soon run, and rule others out.
+        let mut bounded: Vec<(f64, Algorithm)> = Algorithm::ALL
+            .into_iter()
+            .filter(|algorithm| self.allows(*algorithm, hosts))
+            .map(|algorithm| (least(links, &self.rounds(algorithm, hosts)), algorithm))
+            .collect();
+        bounded.sort_by(|(one, _), (other, _)| one.total_cmp(other));
+        let mut best = Prediction { algorithm: Algorithm::Whole, time_us: f64::INFINITY, allowed: true };
+        for (bound, algorithm) in bounded {
+            if bound < best.time_us {
+                let time_us = self.time(algorithm, hosts, links);
+                if time_us < best.time_us {
+                    best = Prediction { algorithm, time_us, allowed: true };
+                }
+            }
+        }
+        best
     }
 
     pub(crate) fn passing(&self, algorithm: Algorithm, hosts: &Arc<[u32]>) -> Option<Passing> {
@@ -251,12 +253,7 @@ impl Planner {
         let bytes = if wanted.bytes == 0 { 0 } else { wanted.bytes.next_power_of_two().max(wanted.partial) };
         let class = Wanted { goal, bytes, ..*wanted };
         let mut chosen = self.chosen.lock().unwrap_or_else(PoisonError::into_inner);
-        let algorithm = *chosen.entry(class).or_insert_with(|| {
-            let allowed = Algorithm::ALL.into_iter().filter(|algorithm| class.allows(*algorithm, &self.hosts));
-            let timed = allowed.map(|algorithm| (algorithm, class.time(algorithm, &self.hosts, &self.links)));
-            let fastest = timed.min_by(|(_, one), (_, other)| one.total_cmp(other));
-            fastest.map_or(Algorithm::Whole, |(algorithm, _)| algorithm)
-        });
+        let algorithm = *chosen.entry(class).or_insert_with(|| class.fastest(&self.hosts, &self.links).algorithm);
         // What may be done with the longest of a class may be done with all of it, but for the shortest of all.
         if wanted.allows(algorithm, &self.hosts) { algorithm } else { Algorithm::Whole }
     }
