@@ -96,9 +96,6 @@ struct Row {
 /// How a call is named that goes through mapped memory.
 const WINDOWS: &str = "windows";
 
-/// Up to so many bytes such calls go through slots, of which no figure is measured.
-const SLOT: u64 = 16 << 10;
-
 pub fn plan(operation: Operation, args: Args, verbose: u8) -> anyhow::Result<ExitCode> {
     check(&args)?;
     let (name, op) = match operation {
@@ -137,11 +134,7 @@ pub fn plan(operation: Operation, args: Args, verbose: u8) -> anyhow::Result<Exi
         let (choice, predicted) = match (mapped, all.first()) {
             (Some(time), _) => (WINDOWS, time),
             (None, Some(Prediction { algorithm, time_us, .. })) => (algorithm.name(), *time_us),
-            (None, None) => anyhow::bail!(
-                "{} are too few to reckon with where memory is mapped: give more than {}",
-                size(*bytes),
-                size(SLOT)
-            ),
+            (None, None) => return Err(PlanError::Short { bytes: *bytes }.into()),
         };
         let measure =
             |file: &tempfile::NamedTempFile| over.measure(op, args.ranks, *bytes, dtype, &How::Chosen(file.path()));
@@ -165,6 +158,9 @@ pub fn plan(operation: Operation, args: Args, verbose: u8) -> anyhow::Result<Exi
 fn check(args: &Args) -> Result<(), PlanError> {
     let (dtype, element) = (args.dtype, args.dtype.size() as u64);
     args.op.supports(dtype)?;
+    if args.ranks < 2 {
+        return Err(PlanError::Alone);
+    }
     for Size(bytes) in args.bytes.iter().copied() {
         if bytes > MOST || bytes == 0 {
             return Err(PlanError::Bytes { bytes });

@@ -89,6 +89,17 @@ pub enum PlanError {
         /// The names of others.
         known: String,
     },
+    /// One rank has nobody to talk to.
+    #[error("one rank has nothing to plan: give --ranks 2 or more")]
+    Alone,
+    /// Short calls in shared memory go another way, of which there are no figures.
+    #[error(
+        "--bytes {bytes}: what ranks that map one another's memory do with up to 16K is not planned, but bench measures it; give more"
+    )]
+    Short {
+        /// What was asked for.
+        bytes: u64,
+    },
     /// More ranks than the links join.
     #[error("{links} joins up to {most} ranks: give --ranks {most} or fewer")]
     Ranks {

@@ -242,7 +242,8 @@ fn programs_choose_by_the_link_file_that_they_are_given() {
 
 #[test]
 fn calls_that_cannot_be_planned_are_refused() {
-    let cases: [(&[&str], &str); 8] = [
+    let cases: [(&[&str], &str); 9] = [
+        (&["-n", "1"], "--ranks 2 or more"),
         (&["--links", "/nonexistent"], "cannot read the link file /nonexistent"),
         (&["--links", "/nonexistent"], "roce-fat-tree"),
         (&["--links", "thunderbolt5-mesh-4", "-n", "5"], "joins up to 4 ranks"),

@@ -2,7 +2,7 @@
 //!
 //! A rank does what the implementation does: it copies what it sends, sends it, waits for what it is to get, and combines that; of a
 //! call in several pieces, two are under way at a time. Each of these takes a processor of its host. A message keeps each cable on
-//! its way busy for as long as its bytes take there, and processors at both ends (and of ranks that pass it on) for its own work.
+//! its way busy for as long as its bytes take there, and processors at both ends. What passes it on adds time alone.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;

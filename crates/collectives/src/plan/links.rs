@@ -154,6 +154,9 @@ const KNOWN: [(&str, &str); 4] = [
     ("roce-fat-tree", include_str!("../../links/roce-fat-tree.json")),
 ];
 
+/// The most of anything that is counted.
+const MOST: usize = 1 << 16;
+
 impl Links {
     /// The names of the link files that come with this library.
     pub fn known() -> impl Iterator<Item = &'static str> {
@@ -213,14 +216,15 @@ impl Links {
         if let Some(bandwidth) = self.bandwidth.filter(|bandwidth| !(1e-6..=1e9).contains(bandwidth)) {
             return Some(format!("bandwidth is {bandwidth}: give gigabytes a second, from 1e-6 to 1e9"));
         }
-        let counts = [("ranks_per_host", self.ranks_per_host), ("processors", self.processors)];
-        if let Some((name, _)) = counts.iter().find(|(_, count)| *count == 0) {
-            return Some(format!("{name} is 0: give at least 1"));
+        let mut counts = vec![("ranks_per_host", self.ranks_per_host), ("processors", self.processors)];
+        counts.extend(self.most_hosts.map(|most| ("most_hosts", most)));
+        if let Shape::FatTree { rack, uplinks } = self.shape {
+            counts.extend([("rack", rack), ("uplinks", uplinks)]);
+        }
+        if let Some((name, count)) = counts.into_iter().find(|(_, count)| !(1..=MOST).contains(count)) {
+            return Some(format!("{name} is {count}: give a number from 1 to {MOST}"));
         }
         match self.shape {
-            Shape::FatTree { rack, uplinks } if rack == 0 || uplinks == 0 => {
-                Some("a fat tree needs at least one host a rack, and one uplink".to_owned())
-            }
             Shape::Host if self.most_hosts.is_some_and(|most| most != 1) => Some("one host is not several".to_owned()),
             _ => None,
         }
@@ -308,6 +312,8 @@ mod tests {
             ("latency_us", serde_json::json!(-1), "latency_us"),
             ("bandwidth", serde_json::json!(0), "bandwidth"),
             ("processors", serde_json::json!(0), "processors"),
+            ("processors", serde_json::json!(1u64 << 60), "processors"),
+            ("most_hosts", serde_json::json!(0), "most_hosts"),
             ("colour", serde_json::json!("red"), "colour"),
             ("shape", serde_json::json!({"fat-tree": {"rack": 0, "uplinks": 1}}), "rack"),
             ("shape", serde_json::json!("star"), "star"),
