@@ -88,18 +88,15 @@ impl Choice {
 
     /// The levels that this machine can run, the best one last.
     pub(crate) fn available() -> Vec<Choice> {
-        let mut there = vec![Choice::Baseline];
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c") {
-            there.push(Choice::Avx2);
-            if is_x86_feature_detected!("avx512f")
+            let wide = is_x86_feature_detected!("avx512f")
                 && is_x86_feature_detected!("avx512bw")
                 && is_x86_feature_detected!("avx512dq")
-                && is_x86_feature_detected!("avx512vl")
-            {
-                there.push(Choice::Avx512);
-            }
+                && is_x86_feature_detected!("avx512vl");
+            let best = if wide { &[Choice::Avx2, Choice::Avx512][..] } else { &[Choice::Avx2] };
+            return [&[Choice::Baseline], best].concat();
         }
-        there
+        vec![Choice::Baseline]
     }
 }
