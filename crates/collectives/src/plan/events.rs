@@ -193,7 +193,8 @@ impl<'a> World<'a> {
                     let host = self.hosts[rank] as usize;
                     let wake = if self.crowded[host] { self.links.wake_us } else { 0.0 };
                     let done = self.work(host, at, wake + self.bytes_us(bytes, inside));
-                    self.at(done.max(last), What::Come { rank, step });
+                    // As long again until it has its turn among those that wait beside it.
+                    self.at(done.max(last) + wake, What::Come { rank, step });
                 }
                 What::Come { rank, step } => {
                     self.came[rank][step] += 1;

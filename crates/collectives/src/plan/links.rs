@@ -76,7 +76,8 @@ pub struct Links {
     /// Microseconds that a switch or a rank that passes messages on adds.
     #[serde(default)]
     pub hop_us: f64,
-    /// Microseconds of a processor that a message takes to wake its receiver, where ranks share processors.
+    /// Microseconds of a processor that a message takes to wake its receiver, where ranks share processors, and as long again until that has
+    /// its turn.
     #[serde(default)]
     pub wake_us: f64,
     /// Nanoseconds for each byte that is copied into memory that is sent from, or out of memory that was received into.
