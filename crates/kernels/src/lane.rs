@@ -14,7 +14,6 @@ pub(crate) trait Lane {
     type Partial: Copy;
     /// Whether vectors of 512 bits pay, where there are any: where more is done for an element than to load, to add and to store it. Measured
     /// in the caches, sums of binary32 and operations on bytes are slower with them.
-    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only x86-64 has such vectors"))]
     const WIDE: bool = false;
 
     fn load(raw: Self::Raw) -> Self::Partial;

@@ -86,6 +86,16 @@ impl Choice {
         *BEST.get_or_init(|| *Self::available().last().expect("the baseline is always there"))
     }
 
+    /// The same, or the one below if its vectors are of 512 bits.
+    pub(crate) fn narrow(self) -> Self {
+        match self {
+            // Whoever has AVX-512 has AVX2.
+            #[cfg(target_arch = "x86_64")]
+            Choice::Avx512 => Choice::Avx2,
+            other => other,
+        }
+    }
+
     /// The levels that this machine can run, the best one last.
     pub(crate) fn available() -> Vec<Choice> {
         #[cfg(target_arch = "x86_64")]

@@ -25,15 +25,12 @@ pub(crate) type Sweep = unsafe fn(&[*mut u8], &[*const u8], usize, Stores);
 
 /// The loop of lane `K` for `level`.
 pub(crate) fn sweep_for<K: Lane>(level: Choice) -> Sweep {
-    match level {
+    match if K::WIDE { level } else { level.narrow() } {
         Choice::Baseline => baseline::<K>,
         #[cfg(target_arch = "x86_64")]
         Choice::Avx2 => avx2::<K>,
         #[cfg(target_arch = "x86_64")]
-        Choice::Avx512 if K::WIDE => avx512::<K>,
-        // Whoever has AVX-512 has AVX2.
-        #[cfg(target_arch = "x86_64")]
-        Choice::Avx512 => avx2::<K>,
+        Choice::Avx512 => avx512::<K>,
     }
 }
 

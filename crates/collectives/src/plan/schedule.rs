@@ -68,6 +68,13 @@ impl Round {
         }
     }
 
+    /// What another round sends is received, as results, and the other way round.
+    fn turn_around(&mut self, other: Round) {
+        let result = |transfer: Transfer| Transfer { result: true, ..transfer };
+        self.sends.extend(other.receives.into_iter().map(result));
+        self.receives.extend(other.sends.into_iter().map(result));
+    }
+
     fn finish(&mut self, range: Range<usize>) {
         if !range.is_empty() {
             self.finished.push(range);
@@ -356,28 +363,32 @@ impl Among<'_> {
         self.rank(if place < extra { 2 * place } else { place + extra })
     }
 
-    /// The last round, turned around.
-    fn unfold(&self, place: usize, out: &mut Round) {
-        let mut folded = Round::default();
-        self.fold(place, &mut folded);
-        let result = |transfer: Transfer| Transfer { result: true, ..transfer };
-        out.sends.extend(folded.receives.into_iter().map(result));
-        out.receives.extend(folded.sends.into_iter().map(result));
+    /// The place of a rank among those that go on, and which of their rounds this is, of so many; nothing if it folds, or unfolds, or takes
+    /// no part.
+    fn folded(&self, rank: usize, round: usize, rounds: usize, out: &mut Round) -> Option<(usize, usize)> {
+        let place = self.place(rank);
+        if self.len().is_power_of_two() {
+            return Some((place, round));
+        }
+        match round {
+            0 => {
+                self.fold(place, out);
+                None
+            }
+            last if last == rounds + 1 => {
+                let mut folded = Round::default();
+                self.fold(place, &mut folded);
+                out.turn_around(folded);
+                None
+            }
+            _ => Some((self.fold(place, &mut Round::default())?, round - 1)),
+        }
     }
 
     fn halving(&self, rank: usize, round: usize, out: &mut Round) {
-        let (place, power) = (self.place(rank), power_below(self.len()));
-        let (folds, levels) = (usize::from(power != self.len()), levels(power));
-        if folds == 1 && round == 0 {
-            self.fold(place, out);
-            return;
-        }
-        let round = round - folds;
-        if round == 2 * levels {
-            self.unfold(place, out);
-            return;
-        }
-        let Some(place) = self.fold(place, &mut Round::default()) else { return };
+        let power = power_below(self.len());
+        let levels = levels(power);
+        let Some((place, round)) = self.folded(rank, round, 2 * levels, out) else { return };
         // What it has after so many halvings, and what it gave away in the last of them.
         let after = |halvings: usize| {
             let (mut mine, mut gone) = (0..self.count, 0..0);
@@ -404,18 +415,8 @@ impl Among<'_> {
     }
 
     fn doubling(&self, rank: usize, round: usize, out: &mut Round) {
-        let (place, power) = (self.place(rank), power_below(self.len()));
-        let (folds, levels) = (usize::from(power != self.len()), levels(power));
-        if folds == 1 && round == 0 {
-            self.fold(place, out);
-            return;
-        }
-        let round = round - folds;
-        if round == levels {
-            self.unfold(place, out);
-            return;
-        }
-        let Some(place) = self.fold(place, &mut Round::default()) else { return };
+        let levels = levels(power_below(self.len()));
+        let Some((place, round)) = self.folded(rank, round, levels, out) else { return };
         let peer = self.unfolded(place ^ (1 << round));
         out.send(peer, 0..self.count, false);
         out.receive(peer, 0..self.count, false);
@@ -438,9 +439,7 @@ impl Among<'_> {
     fn down(&self, place: usize, round: usize, out: &mut Round) {
         let mut up = Round::default();
         self.up(place, levels(self.len()) - 1 - round, &mut up);
-        let result = |transfer: Transfer| Transfer { result: true, ..transfer };
-        out.sends.extend(up.receives.into_iter().map(result));
-        out.receives.extend(up.sends.into_iter().map(result));
+        out.turn_around(up);
     }
 }
 
