@@ -180,15 +180,15 @@ impl Moves {
                     requests.push(RecvRequest::new(Work::ChunkIn.number(self.berth, index as u32), [piece]));
                     at = end;
                 }
-                let mut taken = requests.len() as u64;
-                if let Err(refused) = pair.post_recv(requests) {
+                let (mut taken, posted) = (requests.len() as u64, pair.post_recv(requests));
+                // The memory of those that were posted is the device's alone; a refused one has none of it.
+                requests.clear();
+                if let Err(refused) = posted {
                     taken = refused.index as u64;
                     if !self.fullness.passes(&refused, self.posted + taken - self.received, self.berth.peer) {
                         return Err(refused.into());
                     }
                 }
-                // Their memory is the device's alone.
-                requests.clear();
                 self.posted += taken;
                 if taken > 0 {
                     coming.posted = coming.len.min(coming.posted + taken * self.chunk);
