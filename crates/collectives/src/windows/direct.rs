@@ -8,7 +8,7 @@ use fulmen_memory::Exposed;
 use smallvec::SmallVec;
 
 use super::cache::stores_for;
-use super::layout::Counter;
+use super::layout::{self, Counter};
 use super::{Agreed, Ongoing, Places, Progress, Windows};
 use crate::CollectiveError;
 use crate::call::{Call, Kind};
@@ -73,7 +73,7 @@ impl Windows {
         (0..self.size).map(place).collect()
     }
 
-    /// An all-reduce, or a reduce, that does not fit into a slot.
+    /// An all-reduce, or a reduce, of so much that it is worth another meeting if each rank reduces its share for all.
     pub(super) fn reduce(
         &self,
         request: &mut Request<'_>,
@@ -81,13 +81,24 @@ impl Windows {
         progress: &mut Progress,
     ) -> Result<(), CollectiveError> {
         let (call, len) = (request.call, (request.vector(), request.touched()));
-        let places = self.own_places(request);
-        let direct = |agreed: &Agreed| {
-            let outputs = (0..self.size).all(|rank| agreed.outputs[rank].is_some() || !gets(&call, rank));
-            outputs && agreed.inputs.iter().all(Option::is_some)
-        };
-        if !gets(&call, self.rank) {
-            let agreed = self.announce_places(&call, places, ongoing)?;
+        let [input, output] = self.own_places(request);
+        let gets = gets(&call, self.rank);
+        // Where ranks share processors, another meeting costs more.
+        let once = !self.busy && len.0 < layout::READ_IN_PLACE;
+        if once || input.is_none() || gets && output.is_none() {
+            let fits = len.0 <= layout::SLOT;
+            if fits {
+                self.window.local().write(layout::slot(ongoing.sequence), request.contribution());
+            }
+            let agreed = self.announce_places(&call, [None; 2], ongoing)?;
+            if fits && agreed.inputs.iter().all(Option::is_none) {
+                return self.complete_from_slots(request, ongoing, len.0);
+            }
+            return self.staged(request, ongoing, progress);
+        }
+        let direct = |agreed: &Agreed| agreed.inputs.iter().all(Option::is_some);
+        if !gets {
+            let agreed = self.announce_places(&call, [input, None], ongoing)?;
             if direct(&agreed) {
                 self.reduce_share(&call, len, ongoing, Source::Plain(request.contribution()), None, &agreed)?;
                 return self.finish(ongoing);
@@ -95,13 +106,9 @@ impl Windows {
             return self.staged(request, ongoing, progress);
         }
         // Peers write into the output as soon as they have read the announcement.
-        if places[1].is_none() {
-            self.announce_places(&call, places, ongoing)?;
-            return self.staged(request, ongoing, progress);
-        }
         let Output::Buffer(memory) = &mut request.output else { unreachable!("it lies in the pool") };
         let Some(lent) = memory.lend() else { unreachable!("it lies in the pool") };
-        let agreed = self.announce_places(&call, places, ongoing)?;
+        let agreed = self.announce_places(&call, [input, output], ongoing)?;
         if direct(&agreed) {
             let own = match request.input {
                 Some(input) => Source::Plain(input.bytes()),

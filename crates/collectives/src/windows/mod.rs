@@ -127,16 +127,15 @@ impl Windows {
         progress: &mut Progress,
     ) -> Result<(), CollectiveError> {
         let longest = request.longest();
-        if longest < layout::READ_IN_PLACE {
+        let reduces = matches!(request.call.kind, Kind::AllReduce | Kind::Reduce);
+        if longest < if reduces { layout::REDUCE_SHARES } else { layout::READ_IN_PLACE } {
             self.announce_with_data(request, longest, ongoing);
             self.agree(&request.call, [None; 2], ongoing)?;
-            self.complete_from_slots(request, ongoing.sequence, longest);
-            self.settle(ongoing);
-            self.check_poison(ongoing.sequence)
+            self.complete_from_slots(request, ongoing, longest)
+        } else if reduces {
+            self.reduce(request, ongoing, progress)
         } else if longest <= layout::SLOT {
             self.read_in_place(request, ongoing)
-        } else if matches!(request.call.kind, Kind::AllReduce | Kind::Reduce) {
-            self.reduce(request, ongoing, progress)
         } else {
             let agreed = self.announce_places(&request.call, self.own_places(request), ongoing)?;
             match self.contributions(request, &agreed) {
@@ -279,8 +278,19 @@ impl Windows {
         self.check_poison(ongoing.sequence)
     }
 
-    /// Computes the output from the announcements or the slots.
-    fn complete_from_slots(&self, request: &mut Request<'_>, sequence: u64, longest: usize) {
+    /// Computes the output from the announcements or the slots, and ends the call.
+    fn complete_from_slots(
+        &self,
+        request: &mut Request<'_>,
+        ongoing: &mut Ongoing<'_>,
+        longest: usize,
+    ) -> Result<(), CollectiveError> {
+        self.compute_from_slots(request, ongoing.sequence, longest);
+        self.settle(ongoing);
+        self.check_poison(ongoing.sequence)
+    }
+
+    fn compute_from_slots(&self, request: &mut Request<'_>, sequence: u64, longest: usize) {
         let piece = 0..request.span();
         if longest > layout::INLINE_MAX {
             let at = layout::slot(sequence);
