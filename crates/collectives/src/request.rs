@@ -70,7 +70,7 @@ pub trait Access {
 }
 
 /// What the ranks contribute, by rank.
-pub(crate) type Sources<'a> = SmallVec<[Source<'a>; 8]>;
+pub(crate) type Sources<'a> = SmallVec<[Source<'a>; 4]>;
 
 /// One operation on one rank. Lengths have been checked.
 pub(crate) struct Request<'a> {

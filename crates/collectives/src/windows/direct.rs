@@ -58,7 +58,7 @@ impl Windows {
         operation: OpName,
         places: &Places,
         len: impl Fn(u32) -> usize,
-    ) -> Result<SmallVec<[(&Exposed, usize); 8]>, CollectiveError> {
+    ) -> Result<SmallVec<[(&Exposed, usize); 4]>, CollectiveError> {
         let place = |rank: usize| {
             let at = places[rank].unwrap_or(0);
             let Some(pool) = &self.pools[rank] else { return Ok((self.window.local(), 0)) };
@@ -83,9 +83,7 @@ impl Windows {
         let (call, len) = (request.call, (request.vector(), request.touched()));
         let [input, output] = self.own_places(request);
         let gets = gets(&call, self.rank);
-        // Where ranks share processors, another meeting costs more.
-        let once = !self.busy && len.0 < layout::READ_IN_PLACE;
-        if once || input.is_none() || gets && output.is_none() {
+        if input.is_none() || gets && output.is_none() {
             let fits = len.0 <= layout::SLOT;
             if fits {
                 self.window.local().write(layout::slot(ongoing.sequence), request.contribution());
@@ -153,7 +151,7 @@ impl Windows {
         let end = (start + share).min(len);
         let peers = self.peers().filter(|peer| gets(call, *peer)).map(|peer| outputs[peer]);
         let all = output.map(|output| (output, 0)).into_iter().chain(peers);
-        let targets: SmallVec<[(&Exposed, usize); 8]> = all.map(|(memory, at)| (memory, at + start)).collect();
+        let targets: SmallVec<[(&Exposed, usize); 4]> = all.map(|(memory, at)| (memory, at + start)).collect();
         // What was read just now is in the caches: there, writing past them costs more, and in place all of it was.
         let stores = if self.in_place(own, agreed) { Stores::Cached } else { stores_for(touched) };
         let own = match own {

@@ -83,7 +83,7 @@ struct Agreed {
     outputs: Places,
 }
 
-type Places = SmallVec<[Option<usize>; 8]>;
+type Places = SmallVec<[Option<usize>; 4]>;
 
 const INPUT_SHARED: u8 = 1;
 const OUTPUT_SHARED: u8 = 2;
@@ -128,11 +128,11 @@ impl Windows {
     ) -> Result<(), CollectiveError> {
         let longest = request.longest();
         let reduces = matches!(request.call.kind, Kind::AllReduce | Kind::Reduce);
-        if longest < if reduces { layout::REDUCE_SHARES } else { layout::READ_IN_PLACE } {
+        if longest < layout::READ_IN_PLACE {
             self.announce_with_data(request, longest, ongoing);
             self.agree(&request.call, [None; 2], ongoing)?;
             self.complete_from_slots(request, ongoing, longest)
-        } else if reduces {
+        } else if reduces && longest >= layout::REDUCE_SHARES {
             self.reduce(request, ongoing, progress)
         } else if longest <= layout::SLOT {
             self.read_in_place(request, ongoing)
@@ -256,7 +256,10 @@ impl Windows {
     fn read_in_place(&self, request: &mut Request<'_>, ongoing: &mut Ongoing<'_>) -> Result<(), CollectiveError> {
         let (local, slot) = (self.window.local(), layout::slot(ongoing.sequence));
         let line = &local.words()[layout::announcement(ongoing.sequence)..];
-        let place = request.input.and_then(|_| request.contribution_at(self.pool));
+        let stays = request.input.is_some() || request.call.kind == Kind::Broadcast;
+        // Where ranks share processors, another meeting costs more.
+        let pays = self.busy || request.longest() >= layout::REDUCE_SHARES;
+        let place = if stays && pays { request.contribution_at(self.pool) } else { None };
         match place {
             Some(at) => line[layout::INPUT_AT].store(at, Ordering::Relaxed),
             None => local.write(slot, request.contribution()),
@@ -298,7 +301,7 @@ impl Windows {
             return request.complete(piece, Stores::Cached, part);
         }
         let line = layout::announcement(sequence) + layout::INLINE;
-        let mut data: SmallVec<[[u8; layout::INLINE_MAX]; 8]> = SmallVec::new();
+        let mut data: SmallVec<[[u8; layout::INLINE_MAX]; 4]> = SmallVec::new();
         for rank in 0..self.size {
             let mut bytes = [0; layout::INLINE_MAX];
             if rank == self.rank {
