@@ -24,7 +24,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    const ALL: [Kind; 10] = [
+    pub(crate) const ALL: [Kind; 10] = [
         Kind::Barrier,
         Kind::AllReduce,
         Kind::AllGather,

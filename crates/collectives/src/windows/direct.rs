@@ -8,7 +8,7 @@ use fulmen_memory::Exposed;
 use smallvec::SmallVec;
 
 use super::cache::stores_for;
-use super::layout::{self, Counter};
+use super::layout::Counter;
 use super::{Agreed, Ongoing, Places, Progress, Windows};
 use crate::CollectiveError;
 use crate::call::{Call, Kind};
@@ -21,7 +21,7 @@ impl Windows {
         let read = |rank: usize| request.contributed(rank as u32) > 0;
         let all = (0..self.size).all(|rank| agreed.inputs[rank].is_some() || !read(rank));
         let in_place = (0..self.size).any(|rank| agreed.inputs[rank] == agreed.outputs[rank]);
-        let apart = request.call.kind != Kind::Scan || !in_place;
+        let apart = !matches!(request.call.kind, Kind::AllReduce | Kind::Scan) || !in_place;
         (all && apart).then(|| agreed.inputs.clone())
     }
 
@@ -73,7 +73,7 @@ impl Windows {
         (0..self.size).map(place).collect()
     }
 
-    /// An all-reduce, or a reduce, of so much that it is worth another meeting if each rank reduces its share for all.
+    /// An all-reduce, or a reduce, of so much that each rank had better reduce its share for all.
     pub(super) fn reduce(
         &self,
         request: &mut Request<'_>,
@@ -84,14 +84,7 @@ impl Windows {
         let [input, output] = self.own_places(request);
         let gets = gets(&call, self.rank);
         if input.is_none() || gets && output.is_none() {
-            let fits = len.0 <= layout::SLOT;
-            if fits {
-                self.window.local().write(layout::slot(ongoing.sequence), request.contribution());
-            }
-            let agreed = self.announce_places(&call, [None; 2], ongoing)?;
-            if fits && agreed.inputs.iter().all(Option::is_none) {
-                return self.complete_from_slots(request, ongoing, len.0);
-            }
+            self.announce_places(&call, [None; 2], ongoing)?;
             return self.staged(request, ongoing, progress);
         }
         let direct = |agreed: &Agreed| agreed.inputs.iter().all(Option::is_some);

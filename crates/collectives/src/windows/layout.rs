@@ -1,7 +1,7 @@
 //! What a rank's part of the control window looks like. The rank itself is its only writer.
 //!
 //! ```text
-//! 0        hello: ready, the pool's key, the pool's length
+//! 0        hello: ready, the pool's key, the pool's length, whether the rank has a processor
 //! 128      poison: the sequence of the call that failed, the text's length, the text
 //! 1024     counters, each in a pair of lines of its own
 //! 2048     two announcements of 128 bytes: the call with up to 40 bytes inline | where its data lies
@@ -61,15 +61,21 @@ pub(super) const INLINE_MAX: usize = INLINE_WORDS * 8;
 
 const SLOTS: usize = 4096;
 
-/// The longest contribution that every rank reads from every other's slot, in bytes.
+/// The longest contribution that may go through a slot, in bytes: where ranks share processors, twice as fast as through the stages.
 pub(crate) const SLOT: usize = 16 << 10;
 
-/// The shortest contribution that peers read where it lies, if it is a buffer that is not written meanwhile, in bytes. Measured of two
-/// ranks: 4 KiB take 0.9 of the time that they take through slots (0.55 with the processors far apart), 8 KiB 0.4 (0.2).
+// And where each rank has a processor. What peers wrote last is in their caches, and it takes long to write it there anew.
+
+/// The shortest contribution that peers read where it lies, if it is a buffer that is not written meanwhile, in bytes. Measured of
+/// all-reduces of two ranks: 4 KiB take 0.9 of the time that they take through slots (0.55 with the processors far apart), 8 KiB 0.4 (0.2).
 pub(super) const READ_IN_PLACE: usize = 3 << 10;
 
+/// The shortest contribution that goes through the stages if it cannot be read where it lies, in bytes: 8 KiB take 1.2 of the time that
+/// they take through slots (0.5 with the processors far apart), 16 KiB 1.05 (0.35).
+pub(super) const STAGED: usize = 8 << 10;
+
 /// The shortest vector of which each rank reduces its share for all, in bytes: 8 KiB take 1.35 of the time that they take if each reads
-/// all (1.35 with the processors far apart), 16 KiB 1.0 (0.95). Where ranks share processors, nothing is read in place of less.
+/// all (1.35 with the processors far apart), 16 KiB 1.0 (0.95).
 pub(super) const REDUCE_SHARES: usize = 12 << 10;
 
 /// The slot of a call.

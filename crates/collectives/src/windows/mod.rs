@@ -14,6 +14,7 @@
 mod cache;
 mod direct;
 mod layout;
+mod pace;
 mod staged;
 #[cfg(test)]
 mod tests;
@@ -49,7 +50,7 @@ pub(crate) struct Windows {
     pool: u64,
     /// By rank; this rank's own is not used.
     pools: Vec<Option<Exposed>>,
-    /// Every rank has a processor to look with.
+    /// Every rank has a processor to look with. The same on all ranks.
     busy: bool,
 }
 
@@ -58,6 +59,7 @@ pub(crate) struct Windows {
 pub(crate) struct Progress {
     /// Pieces that all have put on their stages so far.
     pieces: u64,
+    paces: pace::Paces,
 }
 
 /// One call under way.
@@ -101,8 +103,9 @@ impl Windows {
         let hello = &window.local().words()[layout::HELLO..];
         hello[1].store(key, Ordering::Relaxed);
         hello[2].store(pool.len() as u64, Ordering::Relaxed);
-        hello[0].store(1, Ordering::Release);
         let busy = fabric.poll_policy().yields == 0;
+        hello[3].store(busy.into(), Ordering::Relaxed);
+        hello[0].store(1, Ordering::Release);
         let pools = vec![None; size];
         let pool = pool.id();
         let mut windows = Windows { team, window, rank, size, pool, pools, busy };
@@ -114,6 +117,7 @@ impl Windows {
             let hello = &windows.words(peer)[layout::HELLO..];
             let key = hello[1].load(Ordering::Relaxed);
             let at = RegionRef { key, offset: 0, len: hello[2].load(Ordering::Relaxed) };
+            windows.busy &= hello[3].load(Ordering::Relaxed) != 0;
             windows.pools[peer] = Some(fabric.map(windows.team.in_fabric(peer), at)?);
         }
         Ok(windows)
@@ -128,14 +132,19 @@ impl Windows {
     ) -> Result<(), CollectiveError> {
         let longest = request.longest();
         let reduces = matches!(request.call.kind, Kind::AllReduce | Kind::Reduce);
-        if longest < layout::READ_IN_PLACE {
+        // Where ranks share processors, one more meeting costs more than anything else.
+        let (copied, in_slots) =
+            if self.busy { (layout::READ_IN_PLACE, layout::STAGED) } else { (layout::SLOT + 1, layout::SLOT + 1) };
+        if longest < copied {
             self.announce_with_data(request, longest, ongoing);
             self.agree(&request.call, [None; 2], ongoing)?;
-            self.complete_from_slots(request, ongoing, longest)
+            self.complete_from_slots(request, ongoing.sequence, longest);
+            self.settle(ongoing);
+            self.check_poison(ongoing.sequence)
+        } else if longest < in_slots {
+            self.read_in_place(request, ongoing)
         } else if reduces && longest >= layout::REDUCE_SHARES {
             self.reduce(request, ongoing, progress)
-        } else if longest <= layout::SLOT {
-            self.read_in_place(request, ongoing)
         } else {
             let agreed = self.announce_places(&request.call, self.own_places(request), ongoing)?;
             match self.contributions(request, &agreed) {
@@ -257,9 +266,7 @@ impl Windows {
         let (local, slot) = (self.window.local(), layout::slot(ongoing.sequence));
         let line = &local.words()[layout::announcement(ongoing.sequence)..];
         let stays = request.input.is_some() || request.call.kind == Kind::Broadcast;
-        // Where ranks share processors, another meeting costs more.
-        let pays = self.busy || request.longest() >= layout::REDUCE_SHARES;
-        let place = if stays && pays { request.contribution_at(self.pool) } else { None };
+        let place = if stays { request.contribution_at(self.pool) } else { None };
         match place {
             Some(at) => line[layout::INPUT_AT].store(at, Ordering::Relaxed),
             None => local.write(slot, request.contribution()),
@@ -281,19 +288,8 @@ impl Windows {
         self.check_poison(ongoing.sequence)
     }
 
-    /// Computes the output from the announcements or the slots, and ends the call.
-    fn complete_from_slots(
-        &self,
-        request: &mut Request<'_>,
-        ongoing: &mut Ongoing<'_>,
-        longest: usize,
-    ) -> Result<(), CollectiveError> {
-        self.compute_from_slots(request, ongoing.sequence, longest);
-        self.settle(ongoing);
-        self.check_poison(ongoing.sequence)
-    }
-
-    fn compute_from_slots(&self, request: &mut Request<'_>, sequence: u64, longest: usize) {
+    /// Computes the output from the announcements or the slots.
+    fn complete_from_slots(&self, request: &mut Request<'_>, sequence: u64, longest: usize) {
         let piece = 0..request.span();
         if longest > layout::INLINE_MAX {
             let at = layout::slot(sequence);

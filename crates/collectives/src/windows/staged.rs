@@ -1,6 +1,7 @@
 //! Plain memory, in pieces through the ranks' stages.
 
 use std::ops::Range;
+use std::time::Instant;
 
 use fulmen_kernels::{Source, Stores, copy_in_with, reduce_to_exposed};
 
@@ -14,10 +15,6 @@ use crate::request::{Request, reduce, sources};
 /// Up to so many ranks, each reduces whole pieces for itself: that needs one meeting a piece. With more of them, each
 /// reduces its share of a piece for all.
 const WHOLE: usize = 3;
-
-/// Pieces of at least this many bytes are put on the stage past the caches: its lines are still in the readers' caches,
-/// and taking them back costs more.
-const STREAMING_PIECE: usize = 8 << 10;
 
 impl Windows {
     /// Runs a call on which all have agreed, whatever memory they have.
@@ -40,7 +37,9 @@ impl Windows {
         };
         let shares = call.kind == Kind::AllReduce && self.size > WHOLE;
         let stores = stores_for(request.touched());
-        let base = progress.pieces;
+        let (base, begun) = (progress.pieces, Instant::now());
+        let pace = progress.paces.of(call.kind, len);
+        let onto_stage = pace.stores();
         let pieces = len.div_ceil(each) as u64;
         let range = |piece: u64| {
             let start = piece as usize * each;
@@ -49,7 +48,7 @@ impl Windows {
         let lag = if shares { 2 } else { 1 };
         for step in 0..pieces + lag {
             if step < pieces {
-                self.put(request, ongoing, base + step, range(step))?;
+                self.put(request, ongoing, base + step, range(step), onto_stage)?;
             }
             if shares && (1..=pieces).contains(&step) {
                 let piece = base + step - 1;
@@ -70,6 +69,7 @@ impl Windows {
             }
         }
         progress.pieces = base + pieces;
+        pace.took(onto_stage, len, begun.elapsed());
         self.check_poison(ongoing.sequence)
     }
 
@@ -80,12 +80,12 @@ impl Windows {
         ongoing: &mut Ongoing<'_>,
         piece: u64,
         range: Range<usize>,
+        stores: Stores,
     ) -> Result<(), CollectiveError> {
         let contribution = request.contribution();
         if !contribution.is_empty() {
             self.await_counter(ongoing, Counter::Taken, (piece + 1).saturating_sub(PIECES))?;
             let (stage, at) = (self.window.local(), layout::stage(piece));
-            let stores = if range.len() >= STREAMING_PIECE { Stores::Streaming } else { Stores::Cached };
             let parts = if request.call.kind.is_by_parts() { self.size as u32 } else { 1 };
             for rank in 0..parts {
                 // All that need all of it need the same.

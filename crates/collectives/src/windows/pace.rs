@@ -1,0 +1,116 @@
+//! How the stages are written faster: through the caches or past them.
+//!
+//! That depends on how far apart the ranks' processors are: with caches of their own in common, two ranks take half the time through
+//! them, and else nearly twice. No system says it well, and virtual machines move. So both ways are tried now and then, by calls of about
+//! the same length and kind, and what took less time is kept to. Each rank decides for itself: the bytes are the same either way.
+
+use std::time::Duration;
+
+use fulmen_kernels::Stores;
+
+use crate::call::Kind;
+
+/// The first calls of a kind and length try both ways in turn, and then one in so many tries the other one.
+const FIRST: u32 = 4;
+const EVERY: u32 = 32;
+
+/// The shortest length, and how many powers of two are told apart from there on.
+const SHORTEST: u32 = 14;
+const LENGTHS: usize = 12;
+
+const WAYS: [Stores; 2] = [Stores::Streaming, Stores::Cached];
+
+/// What calls of each kind and length took.
+#[derive(Default)]
+pub(super) struct Paces([[Pace; LENGTHS]; Kind::ALL.len()]);
+
+/// What calls of about one length took.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Pace {
+    calls: u32,
+    /// Nanoseconds a KiB, each way.
+    took: [f32; 2],
+}
+
+impl Paces {
+    pub(super) fn of(&mut self, kind: Kind, len: usize) -> &mut Pace {
+        let power = len.max(1).ilog2().saturating_sub(SHORTEST) as usize;
+        &mut self.0[kind as usize - 1][power.min(LENGTHS - 1)]
+    }
+}
+
+impl Pace {
+    fn best(&self) -> usize {
+        usize::from(self.took[1] < self.took[0])
+    }
+
+    /// How the next call writes.
+    pub(super) fn stores(&self) -> Stores {
+        let way = match self.calls {
+            calls if calls < FIRST => calls as usize % 2,
+            calls if calls.is_multiple_of(EVERY) => 1 - self.best(),
+            _ => self.best(),
+        };
+        WAYS[way]
+    }
+
+    /// So long a call took.
+    pub(super) fn took(&mut self, stores: Stores, len: usize, time: Duration) {
+        let way = usize::from(stores == WAYS[1]);
+        let new = time.as_secs_f32() * 1e9 / (len as f32 / 1024.0);
+        let known = &mut self.took[way];
+        // A call that was disturbed says little, but if all are slower it is so.
+        *known = if *known == 0.0 { new } else { new.min(*known + (new - *known) / 8.0) };
+        self.calls = self.calls.wrapping_add(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Calls that take these times, in nanoseconds, past the caches and through them: how often each way was taken.
+    fn calls(pace: &mut Pace, count: u32, nanos: [u64; 2]) -> [u32; 2] {
+        let mut taken = [0; 2];
+        for _ in 0..count {
+            let stores = pace.stores();
+            let way = usize::from(stores == Stores::Cached);
+            taken[way] += 1;
+            pace.took(stores, 1 << 16, Duration::from_nanos(nanos[way]));
+        }
+        taken
+    }
+
+    #[test]
+    fn the_faster_way_is_found_and_found_again() {
+        let mut paces = Paces::default();
+        let pace = paces.of(Kind::AllReduce, 1 << 16);
+        let [past, through] = calls(pace, 1000, [11_000, 6_000]);
+        assert!(through > 960 && past >= 1000 / EVERY, "{past} {through}");
+        // The processors are far apart from now on.
+        calls(pace, 20 * EVERY, [11_000, 20_000]);
+        let [past, through] = calls(pace, 1000, [11_000, 20_000]);
+        assert!(past > 960 && through >= 1000 / EVERY, "{past} {through}");
+    }
+
+    #[test]
+    fn a_call_that_was_disturbed_changes_nothing() {
+        let mut pace = Pace::default();
+        calls(&mut pace, 100, [11_000, 6_000]);
+        pace.took(Stores::Cached, 1 << 16, Duration::from_micros(30));
+        assert_eq!(pace.stores(), Stores::Cached);
+    }
+
+    #[test]
+    fn lengths_and_kinds_are_told_apart_as_far_as_there_is_room() {
+        let mut paces = Paces::default();
+        for kind in Kind::ALL {
+            for len in [0, 1, 1 << 14, (1 << 15) - 1] {
+                assert_eq!(paces.of(kind, len).calls, 0);
+            }
+            calls(paces.of(kind, 1 << 20), 5, [1, 2]);
+            assert_eq!(paces.of(kind, (1 << 21) - 1).calls, 5);
+            assert_eq!((paces.of(kind, 1 << 21).calls, paces.of(kind, usize::MAX).calls), (0, 0));
+        }
+    }
+}
