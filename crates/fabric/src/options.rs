@@ -88,7 +88,7 @@ impl PollPolicy {
     /// For ranks that have a processor each: spins for some tens of microseconds.
     pub const BUSY: PollPolicy = PollPolicy { spins: 4096, yields: 0 };
     /// For more ranks than processors: whoever is waited for needs this one.
-    pub const POLITE: PollPolicy = PollPolicy { spins: 96, yields: 4 };
+    pub const POLITE: PollPolicy = PollPolicy { spins: 1, yields: 32 };
 
     /// The policy for so many ranks on this host.
     #[must_use]

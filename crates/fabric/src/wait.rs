@@ -15,6 +15,9 @@ const CAP: Duration = Duration::from_millis(50);
 /// Polls between two looks at everything else: messages, losses, the clock.
 const BURST: u32 = 32;
 
+/// The same of who shares its processor: what it waits for needs that one more than it does.
+const SHORT_BURST: u32 = 8;
+
 /// Polls between two looks at messages, except before parking.
 const PUMP: u32 = 4 * BURST;
 
@@ -23,7 +26,7 @@ const EAGER: u32 = 256;
 
 /// Who waits for links and shares its processor offers it so many times more often than who waits for a word: to be woken
 /// takes two threads of the device's, which need a processor, too.
-const OFFERS: u32 = 16;
+const OFFERS: u32 = 2;
 
 /// How a wait goes on.
 struct Pace {
@@ -87,7 +90,9 @@ impl Fabric {
         nap: Duration,
         ready: impl FnMut() -> Poll<T>,
     ) -> Result<T, FabricError> {
-        self.wait_as(op, on, timeout, Pace { burst: BURST, yields: self.inner.poll.yields, nap }, ready)
+        let yields = self.inner.poll.yields;
+        let burst = if yields > 0 { SHORT_BURST } else { BURST };
+        self.wait_as(op, on, timeout, Pace { burst, yields, nap }, ready)
     }
 
     #[inline]
