@@ -10,7 +10,8 @@ use fulmen_kernels::Stores;
 
 use crate::call::Kind;
 
-/// The first calls of a kind and length try both ways in turn, and then one in so many tries the other one.
+/// The first calls of a kind and length try both ways in turn, and then one in so many tries the other one, and the next the one that is kept
+/// to.
 const FIRST: u32 = 4;
 const EVERY: u32 = 32;
 
@@ -44,24 +45,26 @@ impl Pace {
         usize::from(self.took[1] < self.took[0])
     }
 
-    /// How the next call writes.
-    pub(super) fn stores(&self) -> Stores {
-        let way = match self.calls {
+    /// How the next call writes, and whether it is to be measured: until all ranks have what they need. All of them measure the same
+    /// calls.
+    pub(super) fn next(&mut self) -> (Stores, bool) {
+        let calls = self.calls;
+        self.calls = calls.wrapping_add(1);
+        let way = match calls {
             calls if calls < FIRST => calls as usize % 2,
             calls if calls.is_multiple_of(EVERY) => 1 - self.best(),
             _ => self.best(),
         };
-        WAYS[way]
+        (WAYS[way], calls < FIRST || calls % EVERY < 2)
     }
 
-    /// So long a call took.
+    /// So long a call took that was measured.
     pub(super) fn took(&mut self, stores: Stores, len: usize, time: Duration) {
         let way = usize::from(stores == WAYS[1]);
         let new = time.as_secs_f32() * 1e9 / (len as f32 / 1024.0);
         let known = &mut self.took[way];
         // A call that was disturbed says little, but if all are slower it is so.
         *known = if *known == 0.0 { new } else { new.min(*known + (new - *known) / 8.0) };
-        self.calls = self.calls.wrapping_add(1);
     }
 }
 
@@ -73,10 +76,12 @@ mod tests {
     fn calls(pace: &mut Pace, count: u32, nanos: [u64; 2]) -> [u32; 2] {
         let mut taken = [0; 2];
         for _ in 0..count {
-            let stores = pace.stores();
+            let (stores, measured) = pace.next();
             let way = usize::from(stores == Stores::Cached);
             taken[way] += 1;
-            pace.took(stores, 1 << 16, Duration::from_nanos(nanos[way]));
+            if measured {
+                pace.took(stores, 1 << 16, Duration::from_nanos(nanos[way]));
+            }
         }
         taken
     }
@@ -98,7 +103,7 @@ mod tests {
         let mut pace = Pace::default();
         calls(&mut pace, 100, [11_000, 6_000]);
         pace.took(Stores::Cached, 1 << 16, Duration::from_micros(30));
-        assert_eq!(pace.stores(), Stores::Cached);
+        assert_eq!(pace.next().0, Stores::Cached);
     }
 
     #[test]

@@ -39,7 +39,7 @@ impl Windows {
         let stores = stores_for(request.touched());
         let (base, begun) = (progress.pieces, Instant::now());
         let pace = progress.paces.of(call.kind, len);
-        let onto_stage = pace.stores();
+        let (onto_stage, measured) = pace.next();
         let pieces = len.div_ceil(each) as u64;
         let range = |piece: u64| {
             let start = piece as usize * each;
@@ -69,7 +69,11 @@ impl Windows {
             }
         }
         progress.pieces = base + pieces;
-        pace.took(onto_stage, len, begun.elapsed());
+        if measured {
+            // What one rank writes faster, others may read slower.
+            self.await_counter(ongoing, Counter::Taken, base + pieces)?;
+            pace.took(onto_stage, len, begun.elapsed());
+        }
         self.check_poison(ongoing.sequence)
     }
 
