@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod agent;
 mod bench;
 mod child;
 mod demo;
@@ -48,6 +49,17 @@ enum Command {
     Simulate(simulate::Args),
     Plan(plan::Args),
     Verbs(verbs::Args),
+    Up(agent::UpArgs),
+    Down(agent::DownArgs),
+    Status(agent::StatusArgs),
+    Spawn(agent::SpawnArgs),
+    Ps(agent::PsArgs),
+    Attach(agent::AttachArgs),
+    Kill(agent::KillArgs),
+    #[command(name = agent::KEEP, hide = true)]
+    Keep(agent::KeepArgs),
+    #[command(name = agent::AGENT, hide = true)]
+    Agent(agent::AgentArgs),
     #[command(name = run::SUPERVISE, hide = true)]
     Supervise(run::SuperviseArgs),
     #[command(name = run::HOST, hide = true)]
@@ -85,6 +97,15 @@ fn main() -> ExitCode {
         Command::Simulate(args) => logged(verbose, || simulate::simulate(args)),
         Command::Plan(args) => logged(verbose, || plan::plan(args, verbose)),
         Command::Verbs(args) => logged(verbose, || verbs::verbs(args)),
+        Command::Up(args) => logged(verbose, || agent::up(args)),
+        Command::Down(args) => logged(verbose, || agent::down(args)),
+        Command::Status(args) => logged(verbose, || agent::status(args)),
+        Command::Spawn(args) => logged(verbose, || agent::spawn(args)),
+        Command::Ps(args) => logged(verbose, || agent::ps(args)),
+        Command::Attach(args) => logged(verbose, || agent::attach(args)),
+        Command::Kill(args) => logged(verbose, || agent::kill(args)),
+        Command::Keep(args) => logged(verbose, || agent::keep(args)),
+        Command::Agent(args) => logged(verbose, || agent::agent(args)),
         Command::BenchRank(args) => logged(verbose, || bench::rank(&args)),
         Command::LinksRank(args) => logged(verbose, || links::rank(&args)),
         Command::DemoRank => logged(verbose, demo::rank),
@@ -126,7 +147,8 @@ fn chain(error: &anyhow::Error) -> String {
 fn exit_code(error: &anyhow::Error) -> u8 {
     match error.downcast_ref::<run::RunError>() {
         Some(error) => error.exit_code(),
-        None if error.is::<bench::BenchError>()
+        None if error.is::<agent::AgentError>()
+            || error.is::<bench::BenchError>()
             || error.is::<logging::FilterError>()
             || error.is::<links::LinksError>()
             || error.is::<plan::PlanError>()

@@ -2,6 +2,8 @@
 
 #![forbid(unsafe_code)]
 
+#[cfg(target_os = "linux")]
+mod agent;
 mod bad_input;
 mod bench;
 mod demo;

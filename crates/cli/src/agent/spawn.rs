@@ -1,0 +1,199 @@
+//! `fulmen spawn`.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::thread;
+
+use anyhow::Context;
+use fulmen_cluster::agent::api::{Event, GRACE_MS, SpawnRequest, Stream};
+use fulmen_cluster::agent::{Client, Events};
+use futures_util::stream;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+
+use super::{AgentError, Which, run};
+use crate::output::{self, NOBODY_LISTENS};
+
+/// Bytes of standard input that are sent at a time.
+const CHUNK: usize = 64 << 10;
+
+/// Have this host's agent run a program.
+///
+/// Its output comes here as it is written, and signals that come here go to it. It has the agent's environment and what --env adds. When
+/// this command ends, however that is, the program's process group gets SIGTERM, and SIGKILL after its grace; so does what the program
+/// leaves behind in its group when it ends.
+///
+/// Exit code: the program's, or 128 and the number of the signal that ended it; 1 where the agent is not up or has refused, 2 for bad
+/// input.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    which: Which,
+    /// A variable for the program: NAME=VALUE, or NAME for the value that it has here
+    #[arg(long, value_name = "NAME[=VALUE]")]
+    env: Vec<String>,
+    /// Where it runs [default: here]
+    #[arg(long, value_name = "DIR")]
+    cwd: Option<PathBuf>,
+    /// Send it the standard input of this command; else its own is empty
+    #[arg(long)]
+    stdin: bool,
+    /// End it after so many seconds
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    timeout: Option<u64>,
+    /// Seconds between SIGTERM and SIGKILL when it is ended [default: 3]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    grace: Option<u64>,
+    /// Print its number and return: it goes on by itself, under the agent
+    #[arg(long, conflicts_with = "stdin")]
+    detach: bool,
+    /// Keep all that it writes in files, too, which `fulmen ps --json` names, until the agent ends
+    #[arg(long)]
+    keep_output: bool,
+    /// The program and its arguments
+    #[arg(last = true, required = true)]
+    command: Vec<String>,
+}
+
+/// Seconds, in milliseconds.
+fn seconds(text: &str) -> Result<u64, AgentError> {
+    let number = text.parse().ok().filter(|seconds: &f64| (0.0..=1e9).contains(seconds));
+    number.map(|seconds| (seconds * 1000.0) as u64).ok_or_else(|| AgentError("give seconds, such as 0.5 or 60".into()))
+}
+
+fn request(args: &Args) -> anyhow::Result<SpawnRequest> {
+    let mut env = BTreeMap::new();
+    for variable in &args.env {
+        let (name, value) = match variable.split_once('=') {
+            Some((name, value)) => (name, value.to_owned()),
+            None => {
+                let value = std::env::var(variable);
+                let problem =
+                    || AgentError(format!("--env {variable}: there is no such variable here: give NAME=VALUE"));
+                (&**variable, value.map_err(|_| problem())?)
+            }
+        };
+        env.insert(name.to_owned(), value);
+    }
+    let cwd = match &args.cwd {
+        Some(cwd) => std::path::absolute(cwd).context("--cwd")?,
+        None => std::env::current_dir().context("the directory here")?,
+    };
+    let cwd = cwd.into_os_string().into_string();
+    let cwd = cwd.map_err(|path| AgentError(format!("{} is not UTF-8, which JSON cannot say", path.display())))?;
+    Ok(SpawnRequest {
+        command: args.command.clone(),
+        env,
+        cwd: Some(cwd),
+        stdin: args.stdin,
+        timeout_ms: args.timeout,
+        grace_ms: args.grace.unwrap_or(GRACE_MS),
+        detach: args.detach,
+        keep_output: args.keep_output,
+    })
+}
+
+/// Runs a program.
+pub fn spawn(args: Args) -> anyhow::Result<ExitCode> {
+    let (client, request) = (args.which.client()?, request(&args)?);
+    run(async {
+        if args.detach {
+            let process = client.detach(request).await?;
+            output::show(&format!("{}\n", process.id))?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        // Before it is started, so that no signal is missed.
+        let signals = listen()?;
+        let mut events = client.spawn(request).await?;
+        let Some(Event::Started(process)) = events.next().await? else {
+            anyhow::bail!("the agent did not say what it started")
+        };
+        tokio::spawn(pass_on(client.clone(), process.id, signals));
+        if args.stdin {
+            let (client, id, bytes) = (client.clone(), process.id, stdin());
+            tokio::spawn(async move {
+                if let Err(error) = client.stdin(id, bytes).await {
+                    tracing::info!(%error, "standard input was not sent to its end");
+                }
+            });
+        }
+        show(events).await
+    })
+}
+
+/// Shows what a process writes, and gives its exit code.
+pub(super) async fn show(mut events: Events) -> anyhow::Result<ExitCode> {
+    while let Some(event) = events.next().await? {
+        match event {
+            Event::Started(_) => {}
+            Event::Output { stream, data } => {
+                let bytes = data.bytes().context("the agent gave output that cannot be read")?;
+                let to = if stream == Stream::Stdout { output::Stream::Out } else { output::Stream::Err };
+                match to.write_all(&bytes) {
+                    Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                        return Ok(ExitCode::from(NOBODY_LISTENS));
+                    }
+                    written => written?,
+                }
+            }
+            Event::Missed { bytes } => output::say(&format!("{bytes} bytes of output are no longer kept")),
+            Event::Ended(outcome) => {
+                if let Some(because) = outcome.because {
+                    output::say(&format!("the agent ended the program: {}", because.words()));
+                }
+                return Ok(ExitCode::from(outcome.exit_code()));
+            }
+        }
+    }
+    anyhow::bail!("the agent did not say how the program ended")
+}
+
+/// The signals that go to the program.
+fn listen() -> io::Result<mpsc::UnboundedReceiver<i32>> {
+    let (sender, receiver) = mpsc::unbounded_channel();
+    let kinds = [
+        SignalKind::interrupt(),
+        SignalKind::terminate(),
+        SignalKind::hangup(),
+        SignalKind::quit(),
+        SignalKind::user_defined1(),
+        SignalKind::user_defined2(),
+    ];
+    for kind in kinds {
+        let (mut signals, sender) = (signal(kind)?, sender.clone());
+        tokio::spawn(
+            async move { while signals.recv().await.is_some() && sender.send(kind.as_raw_value()).is_ok() {} },
+        );
+    }
+    Ok(receiver)
+}
+
+async fn pass_on(client: Client, id: u64, mut signals: mpsc::UnboundedReceiver<i32>) {
+    while let Some(signal) = signals.recv().await {
+        if let Err(error) = client.signal(id, signal).await {
+            tracing::info!(%error, signal, "a signal was not passed on");
+        }
+    }
+}
+
+/// What comes by standard input. A thread reads it, which may wait for ever.
+fn stdin() -> impl futures_util::Stream<Item = io::Result<Vec<u8>>> + Send + 'static {
+    let (sender, receiver) = mpsc::channel(1);
+    thread::spawn(move || {
+        let mut input = io::stdin().lock();
+        loop {
+            let mut bytes = vec![0; CHUNK];
+            let read = input.read(&mut bytes).map(|count| {
+                bytes.truncate(count);
+                bytes
+            });
+            let goes_on = read.as_ref().is_ok_and(|bytes| !bytes.is_empty());
+            if sender.blocking_send(read).is_err() || !goes_on {
+                return;
+            }
+        }
+    });
+    stream::unfold(receiver, |mut receiver| async move { Some((receiver.recv().await?, receiver)) })
+}

@@ -1,0 +1,258 @@
+//! What is said over the agent's socket: JSON bodies, and events as a line of JSON each.
+
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::{Deserialize, Serialize};
+
+/// The agent, as it tells of itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// The node's name.
+    pub name: String,
+    /// The agent's process.
+    pub pid: u32,
+    /// Fulmen's version.
+    pub version: String,
+    /// When it was started, in milliseconds since 1970.
+    pub started_ms: u64,
+    /// The directory of its state.
+    pub state: String,
+    /// Processes that run.
+    pub running: u64,
+    /// Processes that were started since the agent was.
+    pub spawned: u64,
+    /// Those that have ended, by outcome.
+    pub ended: Ended,
+}
+
+/// How many processes ended how.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ended {
+    /// With code 0.
+    pub well: u64,
+    /// With another code.
+    pub failed: u64,
+    /// By a signal.
+    pub signaled: u64,
+}
+
+/// A process that is to be started.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SpawnRequest {
+    /// The program, a path or a name that is looked for in PATH, and its arguments.
+    pub command: Vec<String>,
+    /// Variables for it, beside those of the agent.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    /// Where it runs; an absolute path. The agent's home directory if there is none.
+    #[serde(default)]
+    pub cwd: Option<String>,
+    /// Whether it gets a standard input that can be written; else that is empty.
+    #[serde(default)]
+    pub stdin: bool,
+    /// After so many milliseconds it is ended.
+    #[serde(default)]
+    pub timeout_ms: Option<u64>,
+    /// Milliseconds between SIGTERM and SIGKILL when it is ended.
+    #[serde(default = "default_grace")]
+    pub grace_ms: u64,
+    /// It goes on when the caller goes away.
+    #[serde(default)]
+    pub detach: bool,
+    /// All that it writes is also kept in files.
+    #[serde(default)]
+    pub keep_output: bool,
+}
+
+/// Milliseconds between SIGTERM and SIGKILL where nobody says otherwise.
+pub const GRACE_MS: u64 = 3000;
+
+fn default_grace() -> u64 {
+    GRACE_MS
+}
+
+/// A process of the agent's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Process {
+    /// Its number; no other process of the agent's has it, also after a restart.
+    pub id: u64,
+    /// Its number in the system, which leads its process group.
+    pub pid: u32,
+    /// The program and its arguments.
+    pub command: Vec<String>,
+    /// It goes on when its caller goes away.
+    pub detached: bool,
+    /// When it was started, in milliseconds since 1970.
+    pub started_ms: u64,
+    /// How it ended; absent while it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<Outcome>,
+    /// Where all that it writes is kept: the files' common beginning, to which `.stdout` and `.stderr` are added.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept: Option<String>,
+}
+
+/// How a process ended. Each has exactly one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// Its exit code, unless a signal ended it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<i32>,
+    /// The number of the signal that ended it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signal: Option<i32>,
+    /// Why the agent ended it, if it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub because: Option<Because>,
+    /// How long it ran, in milliseconds.
+    pub ran_ms: u64,
+}
+
+impl Outcome {
+    /// The exit code that a shell would give: the code, or 128 and the signal.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        let code = self.code.or_else(|| Some(128 + self.signal?)).unwrap_or(1);
+        u8::try_from(code & 0xff).unwrap_or(1)
+    }
+}
+
+/// Why the agent ended a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Because {
+    /// Its time was over.
+    Timeout,
+    /// Who had asked for it went away.
+    CallerGone,
+    /// The agent ended.
+    AgentDown,
+}
+
+impl Because {
+    /// In words.
+    #[must_use]
+    pub fn words(self) -> &'static str {
+        match self {
+            Because::Timeout => "its time was over",
+            Because::CallerGone => "its caller went away",
+            Because::AgentDown => "the agent ended",
+        }
+    }
+}
+
+/// An output stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Stream {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+/// What happens to a process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "lowercase")]
+pub enum Event {
+    /// The first event.
+    Started(Process),
+    /// It wrote something.
+    Output {
+        /// Where.
+        stream: Stream,
+        /// What.
+        #[serde(flatten)]
+        data: Data,
+    },
+    /// Bytes that it wrote are no longer kept, since so many came after them.
+    Missed {
+        /// How many.
+        bytes: u64,
+    },
+    /// It has ended: the last event.
+    Ended(Outcome),
+}
+
+/// Bytes in JSON: as text where they are UTF-8.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Data {
+    /// These characters.
+    Text(String),
+    /// These bytes, in base64.
+    Base64(String),
+}
+
+impl Data {
+    /// Says these bytes.
+    #[must_use]
+    pub fn new(bytes: &[u8]) -> Data {
+        match str::from_utf8(bytes) {
+            Ok(text) => Data::Text(text.into()),
+            Err(_) => Data::Base64(STANDARD.encode(bytes)),
+        }
+    }
+
+    /// The bytes; `None` if it is no base64.
+    #[must_use]
+    pub fn bytes(self) -> Option<Vec<u8>> {
+        match self {
+            Data::Text(text) => Some(text.into_bytes()),
+            Data::Base64(text) => STANDARD.decode(text).ok(),
+        }
+    }
+}
+
+/// A signal for a process group.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SignalRequest {
+    /// Its number.
+    pub signal: i32,
+}
+
+/// Why a request was refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    /// In words, with the way out.
+    pub error: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_come_back() {
+        for bytes in [&b""[..], b"text\n", b"\xff\x00", "\u{fc}".as_bytes(), &[0xc3]] {
+            let line =
+                serde_json::to_string(&Event::Output { stream: Stream::Stderr, data: Data::new(bytes) }).unwrap();
+            let Event::Output { stream: Stream::Stderr, data } = serde_json::from_str(&line).unwrap() else {
+                panic!("{line}")
+            };
+            assert_eq!(data.bytes().unwrap(), bytes, "{line}");
+        }
+        assert_eq!(Data::Base64("*".into()).bytes(), None);
+    }
+
+    #[test]
+    fn a_request_has_defaults_and_nothing_unknown() {
+        let request: SpawnRequest = serde_json::from_str(r#"{"command":["true"]}"#).unwrap();
+        assert_eq!(
+            request,
+            SpawnRequest { command: vec!["true".into()], grace_ms: GRACE_MS, ..SpawnRequest::default() }
+        );
+        assert!(serde_json::from_str::<SpawnRequest>(r#"{"command":["true"],"enviroment":{}}"#).is_err());
+    }
+
+    #[test]
+    fn exit_codes_are_those_of_a_shell() {
+        let outcome = |code, signal| Outcome { code, signal, because: None, ran_ms: 0 }.exit_code();
+        assert_eq!((outcome(Some(0), None), outcome(Some(255), None), outcome(None, Some(15))), (0, 255, 143));
+        assert_eq!(outcome(None, None), 1);
+    }
+}

@@ -1,0 +1,85 @@
+//! The audit log: a line of JSON for everything that an agent starts, signals, ends or refuses, appended to a file.
+//!
+//! Values of variables are left out, since they may be secrets; so is what processes write.
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use serde::Serialize;
+
+use super::api::{Outcome, Process};
+
+/// What is noted.
+#[derive(Serialize)]
+#[serde(tag = "event", rename_all = "lowercase")]
+pub(super) enum Note<'a> {
+    Up {
+        name: &'a str,
+        pid: u32,
+        version: &'a str,
+    },
+    Spawned {
+        caller: &'a str,
+        #[serde(flatten)]
+        process: &'a Process,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        cwd: Option<&'a str>,
+        #[serde(serialize_with = "names")]
+        env: &'a BTreeMap<String, String>,
+    },
+    Refused {
+        caller: &'a str,
+        command: &'a [String],
+        problem: &'a str,
+    },
+    Signalled {
+        id: u64,
+        signal: i32,
+        because: &'a str,
+    },
+    Ended {
+        id: u64,
+        #[serde(flatten)]
+        outcome: &'a Outcome,
+    },
+    Down {
+        caller: &'a str,
+    },
+}
+
+fn names<S: serde::Serializer>(env: &BTreeMap<String, String>, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_seq(env.keys())
+}
+
+#[derive(Serialize)]
+struct Line<'a> {
+    time_ms: u64,
+    #[serde(flatten)]
+    note: &'a Note<'a>,
+}
+
+pub(super) struct Audit {
+    file: Mutex<File>,
+}
+
+impl Audit {
+    /// Goes on with the file, for its owner's eyes alone.
+    pub(super) fn open(path: &Path) -> io::Result<Audit> {
+        let file = OpenOptions::new().append(true).create(true).mode(0o600).open(path)?;
+        Ok(Audit { file: Mutex::new(file) })
+    }
+
+    pub(super) fn write(&self, note: Note<'_>) {
+        let mut line = serde_json::to_vec(&Line { time_ms: super::now_ms(), note: &note }).expect("plain data");
+        line.push(b'\n');
+        // One write, so that lines stay whole.
+        let written = self.file.lock().unwrap_or_else(PoisonError::into_inner).write_all(&line);
+        if let Err(error) = written {
+            tracing::error!(%error, "the audit log cannot be written");
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! What programs ask an agent with.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use futures_util::Stream;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::{Bytes, Frame, Incoming};
+use hyper::client::conn::http1;
+use hyper::{Request, Response, StatusCode, header};
+use hyper_util::rt::TokioIo;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::net::UnixStream;
+
+use super::api::{Event, Process, Refusal, SignalRequest, SpawnRequest, Status};
+use super::state;
+
+/// The longest line of events: what is read of a stream at a time, in base64.
+const LINE: usize = 1 << 20;
+/// The longest answer that is not events.
+const ANSWER: usize = 64 << 20;
+
+type Body = http_body_util::combinators::UnsyncBoxBody<Bytes, io::Error>;
+
+/// Why an agent was asked in vain.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// None is up there.
+    #[error("no agent is up with the state in {}: start one (fulmen up), or name its directory (--state)", .0.display())]
+    NotUp(PathBuf),
+    /// It has refused.
+    #[error("{0}")]
+    Refused(String),
+    /// It has gone in the middle.
+    #[error("the agent went away ({0}): the end of its agent.log may say why")]
+    Gone(String),
+    /// It said something else than agents do.
+    #[error("the agent gave an answer that cannot be read ({0}): it may be of another version")]
+    Garbled(String),
+    /// The system refused something.
+    #[error("{}: {cause}", socket.display())]
+    System {
+        /// The agent's socket.
+        socket: PathBuf,
+        /// What the system said.
+        cause: io::Error,
+    },
+}
+
+impl From<hyper::Error> for ClientError {
+    fn from(error: hyper::Error) -> ClientError {
+        ClientError::Gone(error.to_string())
+    }
+}
+
+/// Asks the agent whose state is in a directory. Each request has a connection of its own.
+#[derive(Clone, Debug)]
+pub struct Client {
+    state: PathBuf,
+}
+
+impl Client {
+    /// Of the agent with this state. Nothing is asked yet.
+    #[must_use]
+    pub fn new(state: &Path) -> Client {
+        Client { state: state.to_owned() }
+    }
+
+    /// What the agent tells of itself.
+    ///
+    /// # Errors
+    /// [`ClientError`], as of all others.
+    pub async fn status(&self) -> Result<Status, ClientError> {
+        self.get("/v1/status").await
+    }
+
+    /// All processes that the agent knows.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn processes(&self) -> Result<Vec<Process>, ClientError> {
+        self.get("/v1/processes").await
+    }
+
+    /// One process.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn process(&self, id: u64) -> Result<Process, ClientError> {
+        self.get(&format!("/v1/processes/{id}")).await
+    }
+
+    /// Starts a process that goes on by itself.
+    ///
+    /// # Errors
+    /// [`ClientError`]: then it was not started, unless the agent is [gone](ClientError::Gone).
+    pub async fn detach(&self, request: SpawnRequest) -> Result<Process, ClientError> {
+        let request = SpawnRequest { detach: true, ..request };
+        answer(self.post("/v1/processes", json(&request)?).await?).await
+    }
+
+    /// Starts a process and tells what happens to it. It is ended when the events are dropped.
+    ///
+    /// # Errors
+    /// As [`Client::detach`].
+    pub async fn spawn(&self, request: SpawnRequest) -> Result<Events, ClientError> {
+        let request = SpawnRequest { detach: false, ..request };
+        events(self.post("/v1/processes", json(&request)?).await?).await
+    }
+
+    /// Tells what happens to a process, from its start as far as that is kept. Nothing happens to it when the events are dropped.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn attach(&self, id: u64) -> Result<Events, ClientError> {
+        events(self.ask("GET", &format!("/v1/processes/{id}/events"), None).await?).await
+    }
+
+    /// Writes to a process's standard input until the stream ends, and closes it.
+    ///
+    /// # Errors
+    /// [`ClientError`], also if the process reads no more.
+    pub async fn stdin(
+        &self,
+        id: u64,
+        bytes: impl Stream<Item = io::Result<Vec<u8>>> + Send + 'static,
+    ) -> Result<(), ClientError> {
+        use futures_util::StreamExt;
+        let frames = bytes.map(|bytes| bytes.map(|bytes| Frame::data(Bytes::from(bytes))));
+        let body = BodyExt::boxed_unsync(StreamBody::new(frames));
+        done(self.post(&format!("/v1/processes/{id}/stdin"), body).await?).await
+    }
+
+    /// Sends a signal to a process's group.
+    ///
+    /// # Errors
+    /// [`ClientError`], also if it has ended.
+    pub async fn signal(&self, id: u64, signal: i32) -> Result<(), ClientError> {
+        done(self.post(&format!("/v1/processes/{id}/signal"), json(&SignalRequest { signal })?).await?).await
+    }
+
+    /// Has the agent end, with all its processes, and waits until it has.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn down(&self) -> Result<(), ClientError> {
+        done(self.post("/v1/down", json(&())?).await?).await?;
+        let socket = state::socket(&self.state);
+        while socket.exists() && UnixStream::connect(&socket).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        Ok(())
+    }
+
+    async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
+        answer(self.ask("GET", path, None).await?).await
+    }
+
+    async fn post(&self, path: &str, body: Body) -> Result<Response<Incoming>, ClientError> {
+        self.ask("POST", path, Some(body)).await
+    }
+
+    async fn ask(&self, method: &str, path: &str, body: Option<Body>) -> Result<Response<Incoming>, ClientError> {
+        let socket = state::socket(&self.state);
+        let stream = UnixStream::connect(&socket).await.map_err(|cause| match cause.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => ClientError::NotUp(self.state.clone()),
+            _ => ClientError::System { socket, cause },
+        })?;
+        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+        // It ends with the answer's body.
+        tokio::spawn(connection);
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(header::HOST, "agent")
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(body.unwrap_or_else(|| full(Vec::new())))
+            .map_err(|error| ClientError::Garbled(error.to_string()))?;
+        Ok(sender.send_request(request).await?)
+    }
+}
+
+fn full(bytes: Vec<u8>) -> Body {
+    BodyExt::boxed_unsync(Full::new(Bytes::from(bytes)).map_err(|never| match never {}))
+}
+
+fn json(value: &impl Serialize) -> Result<Body, ClientError> {
+    serde_json::to_vec(value).map(full).map_err(|error| ClientError::Garbled(error.to_string()))
+}
+
+async fn whole(response: Response<Incoming>) -> Result<Bytes, ClientError> {
+    let limited = http_body_util::Limited::new(response.into_body(), ANSWER);
+    limited
+        .collect()
+        .await
+        .map(http_body_util::Collected::to_bytes)
+        .map_err(|error| ClientError::Gone(error.to_string()))
+}
+
+/// The answer, if it is no refusal.
+async fn accepted(response: Response<Incoming>) -> Result<Response<Incoming>, ClientError> {
+    let status = response.status();
+    if status.is_success() {
+        return Ok(response);
+    }
+    let bytes = whole(response).await?;
+    Err(match serde_json::from_slice(&bytes) {
+        Ok(Refusal { error }) => ClientError::Refused(error),
+        Err(_) => ClientError::Garbled(format!("status {status}")),
+    })
+}
+
+async fn done(response: Response<Incoming>) -> Result<(), ClientError> {
+    let response = accepted(response).await?;
+    if [StatusCode::NO_CONTENT, StatusCode::ACCEPTED].contains(&response.status()) {
+        return Ok(());
+    }
+    Err(ClientError::Garbled(format!("status {}", response.status())))
+}
+
+async fn answer<T: DeserializeOwned>(response: Response<Incoming>) -> Result<T, ClientError> {
+    let bytes = whole(accepted(response).await?).await?;
+    serde_json::from_slice(&bytes).map_err(|error| ClientError::Garbled(error.to_string()))
+}
+
+async fn events(response: Response<Incoming>) -> Result<Events, ClientError> {
+    Ok(Events { body: accepted(response).await?.into_body(), buffer: Vec::new(), over: false })
+}
+
+/// What happens to a process.
+#[derive(Debug)]
+pub struct Events {
+    body: Incoming,
+    buffer: Vec<u8>,
+    over: bool,
+}
+
+impl Events {
+    /// The next event; `None` after the last, which is [`Event::Ended`].
+    ///
+    /// # Errors
+    /// [`ClientError::Gone`] if they end without that.
+    pub async fn next(&mut self) -> Result<Option<Event>, ClientError> {
+        let mut looked = 0;
+        loop {
+            if let Some(end) = self.buffer[looked..].iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.buffer.drain(..=looked + end).collect();
+                let event = serde_json::from_slice(&line).map_err(|error| ClientError::Garbled(error.to_string()))?;
+                self.over |= matches!(event, Event::Ended(_));
+                return Ok(Some(event));
+            }
+            looked = self.buffer.len();
+            if looked > LINE {
+                return Err(ClientError::Garbled(format!("a line of more than {LINE} bytes")));
+            }
+            match self.body.frame().await {
+                Some(frame) => self.buffer.extend(frame?.into_data().unwrap_or_default()),
+                None if self.over => return Ok(None),
+                None => return Err(ClientError::Gone("its answer ended early".into())),
+            }
+        }
+    }
+}

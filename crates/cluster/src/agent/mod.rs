@@ -1,0 +1,144 @@
+//! The agent of a node: it starts processes for the programs of its host, and sees them to their end.
+//!
+//! It is reached over a socket of the system's with mode 0600, by HTTP with JSON bodies ([`api`]; `openapi.json`, which
+//! it also serves, describes it for other languages), which [`Client`] speaks. Its state is a directory; a restarted agent goes on with it.
+//!
+//! Every process has exactly one outcome. It leads a process group, which is ended with SIGTERM and, after its grace, SIGKILL when its
+//! time is over, when its caller goes away (unless it is detached) and when the agent ends; what it leaves in its group is ended with it.
+//! All of that is in the audit log.
+
+pub mod api;
+mod audit;
+mod client;
+mod log;
+mod metrics;
+mod process;
+mod server;
+mod state;
+mod table;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use tokio::net::UnixListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+use api::Status;
+use audit::{Audit, Note};
+pub use client::{Client, ClientError, Events};
+pub use process::SpawnError;
+use state::State;
+pub use state::{StateError, socket};
+use table::Table;
+
+/// Milliseconds since 1970.
+fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis() as u64)
+}
+
+/// How an agent is started.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The node's name.
+    pub name: String,
+    /// The directory of its state, which is made if there is none.
+    pub state: PathBuf,
+}
+
+/// Why an agent does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Its state cannot be used.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// The system refused something.
+    #[error("the agent does not start: {what}: {cause}")]
+    System {
+        /// What it was to do.
+        what: &'static str,
+        /// What the system said.
+        cause: io::Error,
+    },
+}
+
+/// An agent that is up.
+pub struct Agent {
+    name: String,
+    started_ms: u64,
+    state: State,
+    audit: Audit,
+    table: Table,
+    /// Where processes run that say nothing else.
+    home: PathBuf,
+    /// It is to end.
+    down: watch::Sender<bool>,
+}
+
+impl Agent {
+    /// Runs an agent until it is to end: by a request, by SIGTERM or SIGINT, or when `stop` is ready. Then its processes have ended, and
+    /// nothing but its logs is left. To be called in a runtime of tokio's, in a process of its own: it waits for all children of the
+    /// process.
+    ///
+    /// # Errors
+    /// [`StartError`]: nothing was started then.
+    pub async fn run(config: Config, stop: impl Future<Output = ()>) -> Result<(), StartError> {
+        let system = |what| move |cause| StartError::System { what, cause };
+        let state = State::take(&config.state)?;
+        let audit = Audit::open(&state.audit()).map_err(system("opening the audit log"))?;
+        let listener = listen(&socket(state.directory())).map_err(system("listening on its socket"))?;
+        let mut children = signal(SignalKind::child()).map_err(system("hearing of children"))?;
+        let mut terminate = signal(SignalKind::terminate()).map_err(system("hearing of SIGTERM"))?;
+        let mut interrupt = signal(SignalKind::interrupt()).map_err(system("hearing of SIGINT"))?;
+        let home = std::env::home_dir().filter(|home| home.is_dir()).unwrap_or_else(|| "/".into());
+        let (table, down) = (Table::new(), watch::Sender::new(false));
+        let agent = Arc::new(Agent { name: config.name, started_ms: now_ms(), state, audit, table, home, down });
+        agent.audit.write(Note::Up { name: &agent.name, pid: std::process::id(), version: env!("CARGO_PKG_VERSION") });
+
+        let reaper = tokio::spawn({
+            let agent = agent.clone();
+            async move {
+                while children.recv().await.is_some() {
+                    agent.table.reap();
+                }
+            }
+        });
+        let mut asked = agent.down.subscribe();
+        let ends = async {
+            tokio::select! {
+                _ = asked.wait_for(|down| *down) => {}
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+                () = stop => {}
+            }
+            agent.table.close().await;
+        };
+        let served = server::serve(&agent, listener, ends).await;
+        reaper.abort();
+        agent.state.clear();
+        served.map_err(system("serving its socket"))
+    }
+
+    fn status(&self) -> Status {
+        let (running, spawned, ended) = self.table.counts();
+        Status {
+            name: self.name.clone(),
+            pid: std::process::id(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            started_ms: self.started_ms,
+            state: self.state.directory().display().to_string(),
+            running,
+            spawned,
+            ended,
+        }
+    }
+}
+
+/// For this user alone: the directory is, and the socket too.
+fn listen(path: &Path) -> io::Result<UnixListener> {
+    let listener = UnixListener::bind(path)?;
+    std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
+    Ok(listener)
+}

@@ -1,0 +1,291 @@
+//! Starting a process, and following it to its end.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Signal, WaitStatus};
+use tokio::fs::File;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::unix::pipe;
+use tokio::sync::{Mutex as AsyncMutex, watch};
+use tokio::time::{sleep, sleep_until};
+
+use super::Agent;
+use super::api::{Because, Outcome, Process, SpawnRequest, Stream};
+use super::audit::Note;
+use super::log::Log;
+use super::table::{Entry, NotStarted};
+
+/// Bytes that are read of a stream at a time.
+const CHUNK: usize = 64 << 10;
+/// The most bytes that a pipe holds, unless somebody with the right to it made it larger.
+const PIPE: usize = 1 << 20;
+/// How often the remains of a group are looked at; their end gives no sign.
+const LOOK: Duration = Duration::from_millis(5);
+/// How long the streams of a process that has ended may stay open: others may hold them that left its group.
+const LINGER: Duration = Duration::from_secs(1);
+/// How long killed processes may take to vanish. Only one that hangs inside the system takes longer.
+const VANISH: Duration = Duration::from_secs(30);
+
+/// Why nothing was started.
+#[derive(Debug, thiserror::Error)]
+pub enum SpawnError {
+    /// The request cannot be done by anybody.
+    #[error("{0}")]
+    Invalid(String),
+    /// The system has refused.
+    #[error("{program} was not started: {cause}")]
+    System {
+        /// The program.
+        program: String,
+        /// What the system said.
+        cause: io::Error,
+    },
+    /// The agent is about to end.
+    #[error("the agent is about to end, and starts nothing any more")]
+    Closing,
+}
+
+fn check(request: &SpawnRequest) -> Result<(), SpawnError> {
+    let invalid = |problem: String| Err(SpawnError::Invalid(problem));
+    let Some(program) = request.command.first() else {
+        return invalid("there is no program: name one, such as [\"true\"]".into());
+    };
+    if program.is_empty() {
+        return invalid("the program's name is empty".into());
+    }
+    if let Some(argument) = request.command.iter().find(|argument| argument.contains('\0')) {
+        return invalid(format!("an argument has a zero byte in it: {argument:?}"));
+    }
+    for (name, value) in &request.env {
+        if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
+            return invalid(format!(
+                "{name:?} cannot be a variable: names have no = in them, and neither has a zero byte"
+            ));
+        }
+    }
+    match &request.cwd {
+        Some(cwd) if cwd.contains('\0') || !Path::new(cwd).is_absolute() => {
+            invalid(format!("{cwd:?} is no absolute path to run in"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The streams of a new process, and where they are kept.
+struct Streams {
+    out: pipe::Receiver,
+    err: pipe::Receiver,
+    kept: Option<PathBuf>,
+}
+
+impl Agent {
+    /// Starts a process. `caller` says who asked for it.
+    pub(super) fn spawn(self: &Arc<Agent>, request: &SpawnRequest, caller: &str) -> Result<Arc<Entry>, SpawnError> {
+        check(request)?;
+        let program = &request.command[0];
+        let mut command = Command::new(program);
+        command.args(&request.command[1..]).envs(&request.env).process_group(0);
+        command.current_dir(request.cwd.as_deref().map_or(&*self.home, Path::new));
+        command.stdin(if request.stdin { Stdio::piped() } else { Stdio::null() });
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut streams = None;
+        let started = self.table.start(&mut command, |child, pid| {
+            let id = self.state.next_id()?;
+            let receiver = |fd: Option<OwnedFd>| pipe::Receiver::from_owned_fd(fd.expect("it is piped"));
+            let out = receiver(child.stdout.take().map(OwnedFd::from))?;
+            let err = receiver(child.stderr.take().map(OwnedFd::from))?;
+            let stdin = child.stdin.take().map(|stdin| pipe::Sender::from_owned_fd(stdin.into())).transpose()?;
+            let kept = request.keep_output.then(|| self.state.output(id));
+            let info = Process {
+                id,
+                pid: child.id(),
+                command: request.command.clone(),
+                detached: request.detach,
+                started_ms: super::now_ms(),
+                outcome: None,
+                kept: kept.as_ref().map(|path| path.display().to_string()),
+            };
+            streams = Some(Streams { out, err, kept });
+            let log = Log::new(!request.detach);
+            let (status, end) = (watch::Sender::new(None), watch::Sender::new(None));
+            Ok(Entry { info, pid, log, status, end, stdin: AsyncMutex::new(stdin) })
+        });
+        let entry = started.map_err(|refused| match refused {
+            NotStarted::Closing => SpawnError::Closing,
+            NotStarted::System(cause) => {
+                self.audit.write(Note::Refused { caller, command: &request.command, problem: &cause.to_string() });
+                SpawnError::System { program: program.clone(), cause }
+            }
+        })?;
+        self.audit.write(Note::Spawned {
+            caller,
+            process: &entry.info,
+            cwd: request.cwd.as_deref(),
+            env: &request.env,
+        });
+        let streams = streams.expect("they came with the process");
+        let times = (request.timeout_ms.map(Duration::from_millis), Duration::from_millis(request.grace_ms));
+        tokio::spawn(follow(self.clone(), entry.clone(), streams, times));
+        Ok(entry)
+    }
+}
+
+impl Agent {
+    /// Signals a process's group, and notes it.
+    fn signal(&self, entry: &Entry, signal: Signal, because: &str) {
+        self.table.signal(entry, signal);
+        if signal == Signal::TERM {
+            // A stopped process acts on it only when it is continued.
+            self.table.signal(entry, Signal::CONT);
+        }
+        self.audit.write(Note::Signalled { id: entry.info.id, signal: signal.as_raw(), because });
+    }
+}
+
+/// Sees a process to its end: the one place that tells an outcome.
+async fn follow(agent: Arc<Agent>, entry: Arc<Entry>, streams: Streams, (limit, grace): (Option<Duration>, Duration)) {
+    let started = Instant::now();
+    let Streams { out, err, kept } = streams;
+    let kept = |kind: &str| kept.as_ref().map(|path| path.with_extension(kind));
+    let over = watch::Sender::new(None);
+    let mut pumps = tokio::task::JoinSet::new();
+    pumps.spawn(pump(entry.clone(), out, Stream::Stdout, kept("stdout"), over.subscribe()));
+    pumps.spawn(pump(entry.clone(), err, Stream::Stderr, kept("stderr"), over.subscribe()));
+
+    let (status, killed) = wait(&agent, &entry, limit, grace).await;
+    // It cannot write any more, and nobody writes to it.
+    entry.stdin.lock().await.take();
+    end_remains(&agent, &entry, grace, killed).await;
+    over.send_replace(Some(tokio::time::Instant::now() + LINGER));
+    while pumps.join_next().await.is_some() {}
+
+    let outcome = Outcome {
+        code: status.exit_status(),
+        signal: status.terminating_signal(),
+        because: *entry.end.borrow(),
+        ran_ms: started.elapsed().as_millis() as u64,
+    };
+    agent.audit.write(Note::Ended { id: entry.info.id, outcome: &outcome });
+    agent.table.ended(&entry, outcome);
+}
+
+/// Waits until the leader has ended, by itself or because it has to; whether its group was killed.
+async fn wait(agent: &Agent, entry: &Entry, limit: Option<Duration>, grace: Duration) -> (WaitStatus, bool) {
+    let mut status = entry.status.subscribe();
+    let mut ended = async || status.wait_for(Option::is_some).await.ok().and_then(|status| *status).expect("some");
+    let mut end = entry.end.subscribe();
+    let over = limit.and_then(|limit| tokio::time::Instant::now().checked_add(limit));
+    let because = tokio::select! {
+        biased;
+        status = ended() => return (status, false),
+        because = end.wait_for(Option::is_some) => because.ok().and_then(|because| *because).expect("some"),
+        () = sleep_until(over.unwrap_or_else(tokio::time::Instant::now)), if over.is_some() => {
+            entry.end(Because::Timeout);
+            Because::Timeout
+        }
+    };
+    agent.signal(entry, Signal::TERM, because.words());
+    // Nobody holds it up while it ends.
+    entry.log.release();
+    tokio::select! {
+        biased;
+        status = ended() => return (status, false),
+        () = sleep(grace) => {}
+    }
+    agent.signal(entry, Signal::KILL, "its grace was over");
+    (ended().await, true)
+}
+
+/// Ends what a process has left behind in its group.
+async fn end_remains(agent: &Agent, entry: &Entry, grace: Duration, killed: bool) {
+    if !agent.table.has_remains(entry) {
+        return;
+    }
+    if !killed {
+        agent.signal(entry, Signal::TERM, "its leader has ended");
+        if remains_end(agent, entry, grace).await {
+            return;
+        }
+        agent.signal(entry, Signal::KILL, "its grace was over");
+    }
+    if !remains_end(agent, entry, VANISH).await {
+        tracing::warn!(process = entry.info.id, "what it left behind cannot be killed: it hangs inside the system");
+    }
+}
+
+async fn remains_end(agent: &Agent, entry: &Entry, time: Duration) -> bool {
+    let end = Instant::now() + time;
+    while agent.table.has_remains(entry) {
+        if Instant::now() >= end {
+            return false;
+        }
+        sleep(LOOK).await;
+    }
+    true
+}
+
+/// Takes what a process writes, until nobody can write any more, or `over` says when that is not waited for.
+async fn pump(
+    entry: Arc<Entry>,
+    mut from: pipe::Receiver,
+    stream: Stream,
+    kept: Option<PathBuf>,
+    mut over: watch::Receiver<Option<tokio::time::Instant>>,
+) {
+    let mut file = match &kept {
+        Some(path) => File::create(path).await.inspect_err(|error| complain(path, error)).ok(),
+        None => None,
+    };
+    let mut bytes = vec![0; CHUNK];
+    let mut rest = None;
+    loop {
+        let read = match rest {
+            Some(0) => break,
+            Some(_) => from.try_read(&mut bytes),
+            None => tokio::select! {
+                biased;
+                () = until(&mut over) => {
+                    tracing::debug!(process = entry.info.id, "its output is still open, by a process that left its group");
+                    rest = Some(PIPE.div_ceil(CHUNK));
+                    continue;
+                }
+                read = from.read(&mut bytes) => read,
+            },
+        };
+        let count = match read {
+            Ok(0) | Err(_) => break,
+            Ok(count) => count,
+        };
+        rest = rest.map(|reads| reads - 1);
+        if let (Some(open), Some(path)) = (&mut file, &kept)
+            && let Err(error) = open.write_all(&bytes[..count]).await
+        {
+            complain(path, &error);
+            file = None;
+        }
+        entry.log.write(stream, &bytes[..count]).await;
+    }
+    if let (Some(mut file), Some(path)) = (file, kept)
+        && let Err(error) = file.flush().await
+    {
+        complain(&path, &error);
+    }
+}
+
+async fn until(over: &mut watch::Receiver<Option<tokio::time::Instant>>) {
+    match over.wait_for(Option::is_some).await.map(|over| *over) {
+        Ok(Some(over)) => sleep_until(over).await,
+        // The sender outlives the readers.
+        _ => std::future::pending().await,
+    }
+}
+
+fn complain(path: &Path, error: &io::Error) {
+    tracing::warn!(path = %path.display(), %error, "output is not kept");
+}

@@ -1,0 +1,203 @@
+//! The processes of an agent: who they are, and who waits for them.
+//!
+//! Each leads a process group of its own. This process adopts what loses its parent (Linux), so that as long as a group has members,
+//! one of them is its child, and the group's number belongs to nobody else: no signal hits a stranger.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::process::{Child, Command};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process_group, wait, waitpgid};
+use tokio::net::unix::pipe;
+use tokio::sync::{Mutex as AsyncMutex, watch};
+
+use super::api::{Because, Ended, Outcome, Process};
+use super::log::Log;
+
+/// Processes that have ended and are still known.
+const REMEMBERED: usize = 1000;
+
+/// One process.
+pub(super) struct Entry {
+    /// Without its outcome, which the log has.
+    pub(super) info: Process,
+    pub(super) pid: Pid,
+    pub(super) log: Log,
+    /// How it ended, as soon as the system has said so.
+    pub(super) status: watch::Sender<Option<WaitStatus>>,
+    /// Why it is to be ended.
+    pub(super) end: watch::Sender<Option<Because>>,
+    pub(super) stdin: AsyncMutex<Option<pipe::Sender>>,
+}
+
+impl Entry {
+    /// What is known of it now.
+    pub(super) fn process(&self) -> Process {
+        Process { outcome: self.log.outcome(), ..self.info.clone() }
+    }
+
+    /// Has it ended. Only the first reason counts.
+    pub(super) fn end(&self, because: Because) {
+        self.end.send_if_modified(|reason| reason.is_none() && reason.replace(because).is_none());
+    }
+}
+
+/// All of them.
+pub(super) struct Table {
+    inner: Mutex<Inner>,
+    /// How many run.
+    running: watch::Sender<u64>,
+}
+
+struct Inner {
+    all: BTreeMap<u64, Arc<Entry>>,
+    /// Those that were not waited for.
+    by_pid: HashMap<Pid, Arc<Entry>>,
+    /// Those that have ended, oldest first.
+    over: VecDeque<u64>,
+    spawned: u64,
+    ended: Ended,
+    closed: bool,
+}
+
+/// Why nothing was started.
+#[derive(Debug)]
+pub(super) enum NotStarted {
+    /// The agent is about to end.
+    Closing,
+    System(std::io::Error),
+}
+
+impl Table {
+    pub(super) fn new() -> Table {
+        let inner = Inner {
+            all: BTreeMap::new(),
+            by_pid: HashMap::new(),
+            over: VecDeque::new(),
+            spawned: 0,
+            ended: Ended::default(),
+            closed: false,
+        };
+        Table { inner: Mutex::new(inner), running: watch::Sender::new(0) }
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts a process. Nobody waits for it before it is known.
+    pub(super) fn start(
+        &self,
+        command: &mut Command,
+        entry: impl FnOnce(&mut Child, Pid) -> std::io::Result<Entry>,
+    ) -> Result<Arc<Entry>, NotStarted> {
+        let mut inner = self.inner();
+        if inner.closed {
+            return Err(NotStarted::Closing);
+        }
+        let mut child = command.spawn().map_err(NotStarted::System)?;
+        let pid = Pid::from_child(&child);
+        let entry = match entry(&mut child, pid) {
+            Ok(entry) => Arc::new(entry),
+            Err(error) => {
+                // It was not waited for, so its number is its own.
+                let _ = kill_process_group(pid, Signal::KILL);
+                let _ = child.wait();
+                return Err(NotStarted::System(error));
+            }
+        };
+        inner.by_pid.insert(pid, entry.clone());
+        inner.all.insert(entry.info.id, entry.clone());
+        inner.spawned += 1;
+        self.running.send_modify(|running| *running += 1);
+        Ok(entry)
+    }
+
+    /// Takes what the system says of processes that have ended: this agent's, and those that it adopted.
+    pub(super) fn reap(&self) {
+        let mut inner = self.inner();
+        loop {
+            match wait(WaitOptions::NOHANG) {
+                Ok(Some((pid, status))) => {
+                    if let Some(entry) = inner.by_pid.remove(&pid) {
+                        entry.status.send_replace(Some(status));
+                    }
+                }
+                Err(Errno::INTR) => {}
+                Ok(None) | Err(_) => return,
+            }
+        }
+    }
+
+    /// Sends a signal to a process's group, if there is still one: whether there was.
+    pub(super) fn signal(&self, entry: &Entry, signal: Signal) -> bool {
+        // Held so that nobody waits for the leader meanwhile.
+        let _inner = self.inner();
+        // Its number may be another one's after its end.
+        let lives = || entry.status.borrow().is_none() || is_there(entry.pid);
+        entry.log.outcome().is_none() && lives() && kill_process_group(entry.pid, signal).is_ok()
+    }
+
+    /// Whether a process that has ended left others behind in its group.
+    pub(super) fn has_remains(&self, entry: &Entry) -> bool {
+        let _inner = self.inner();
+        is_there(entry.pid)
+    }
+
+    /// It has ended, with all that belonged to it.
+    pub(super) fn ended(&self, entry: &Entry, outcome: Outcome) {
+        let mut inner = self.inner();
+        let ended = &mut inner.ended;
+        *match outcome {
+            Outcome { signal: Some(_), .. } => &mut ended.signaled,
+            Outcome { code: Some(0), .. } => &mut ended.well,
+            _ => &mut ended.failed,
+        } += 1;
+        entry.log.end(outcome);
+        inner.over.push_back(entry.info.id);
+        if inner.over.len() > REMEMBERED
+            && let Some(id) = inner.over.pop_front()
+        {
+            inner.all.remove(&id);
+        }
+        drop(inner);
+        self.running.send_modify(|running| *running -= 1);
+    }
+
+    pub(super) fn get(&self, id: u64) -> Option<Arc<Entry>> {
+        self.inner().all.get(&id).cloned()
+    }
+
+    pub(super) fn list(&self) -> Vec<Process> {
+        self.inner().all.values().map(|entry| entry.process()).collect()
+    }
+
+    /// How many run, were started, and have ended.
+    pub(super) fn counts(&self) -> (u64, u64, Ended) {
+        let inner = self.inner();
+        (*self.running.borrow(), inner.spawned, inner.ended)
+    }
+
+    /// Starts no more, ends all, and waits until they have.
+    pub(super) async fn close(&self) {
+        let all: Vec<Arc<Entry>> = {
+            let mut inner = self.inner();
+            inner.closed = true;
+            inner.all.values().cloned().collect()
+        };
+        all.iter().for_each(|entry| entry.end(Because::AgentDown));
+        let _ = self.running.subscribe().wait_for(|running| *running == 0).await;
+    }
+}
+
+/// Whether a group has members. Those that have ended are waited for.
+fn is_there(group: Pid) -> bool {
+    loop {
+        match waitpgid(group, WaitOptions::NOHANG) {
+            Ok(Some(_)) | Err(Errno::INTR) => {}
+            Ok(None) => return true,
+            Err(_) => return false,
+        }
+    }
+}
