@@ -177,7 +177,7 @@ pub enum Event {
     Ended(Outcome),
 }
 
-/// Bytes in JSON: as text where they are UTF-8.
+/// Bytes in JSON: as text where they are UTF-8, and mostly such characters as need no six bytes to be said.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Data {
@@ -191,9 +191,10 @@ impl Data {
     /// Says these bytes.
     #[must_use]
     pub fn new(bytes: &[u8]) -> Data {
+        let long = |byte: &&u8| **byte < b' ' && !b"\n\r\t".contains(byte);
         match str::from_utf8(bytes) {
-            Ok(text) => Data::Text(text.into()),
-            Err(_) => Data::Base64(STANDARD.encode(bytes)),
+            Ok(text) if bytes.iter().filter(long).count() <= bytes.len() / 16 => Data::Text(text.into()),
+            _ => Data::Base64(STANDARD.encode(bytes)),
         }
     }
 
@@ -237,6 +238,8 @@ mod tests {
             assert_eq!(data.bytes().unwrap(), bytes, "{line}");
         }
         assert_eq!(Data::Base64("*".into()).bytes(), None);
+        assert!(matches!(Data::new(&[0; 100]), Data::Base64(_)));
+        assert!(matches!(Data::new(b"\x1b[31mred\x1b[0m: words and words and words\n"), Data::Text(_)));
     }
 
     #[test]

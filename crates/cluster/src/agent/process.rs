@@ -21,7 +21,8 @@ use super::audit::Note;
 use super::log::Log;
 use super::table::{Entry, NotStarted};
 
-/// Bytes that are read of a stream at a time.
+/// Bytes that are read of a stream at a time: at first, and at most. Most processes write little.
+const FIRST: usize = 1 << 10;
 const CHUNK: usize = 64 << 10;
 /// The most bytes that a pipe holds, unless somebody with the right to it made it larger.
 const PIPE: usize = 1 << 20;
@@ -242,34 +243,38 @@ async fn pump(
         Some(path) => File::create(path).await.inspect_err(|error| complain(path, error)).ok(),
         None => None,
     };
-    let mut bytes = vec![0; CHUNK];
+    let mut bytes = Vec::with_capacity(FIRST);
     let mut rest = None;
     loop {
         let read = match rest {
             Some(0) => break,
-            Some(_) => from.try_read(&mut bytes),
+            Some(_) => from.try_read_buf(&mut bytes),
             None => tokio::select! {
                 biased;
                 () = until(&mut over) => {
                     tracing::debug!(process = entry.info.id, "its output is still open, by a process that left its group");
-                    rest = Some(PIPE.div_ceil(CHUNK));
+                    rest = Some(PIPE.div_ceil(FIRST));
                     continue;
                 }
-                read = from.read(&mut bytes) => read,
+                read = from.read_buf(&mut bytes) => read,
             },
         };
-        let count = match read {
-            Ok(0) | Err(_) => break,
-            Ok(count) => count,
-        };
+        if !matches!(read, Ok(1..)) {
+            break;
+        }
         rest = rest.map(|reads| reads - 1);
         if let (Some(open), Some(path)) = (&mut file, &kept)
-            && let Err(error) = open.write_all(&bytes[..count]).await
+            && let Err(error) = open.write_all(&bytes).await
         {
             complain(path, &error);
             file = None;
         }
-        entry.log.write(stream, &bytes[..count]).await;
+        entry.log.write(stream, &bytes).await;
+        let full = bytes.len() == bytes.capacity();
+        bytes.clear();
+        if full && bytes.capacity() < CHUNK {
+            bytes.reserve_exact(2 * bytes.capacity());
+        }
     }
     if let (Some(mut file), Some(path)) = (file, kept)
         && let Err(error) = file.flush().await

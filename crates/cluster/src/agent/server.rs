@@ -135,8 +135,14 @@ async fn spawn(
     ConnectInfo(caller): ConnectInfo<Caller>,
     body: Result<Json<SpawnRequest>, JsonRejection>,
 ) -> Result<Response, Refused> {
-    let request = read(body)?;
-    let entry = agent.spawn(&request, &caller.0).map_err(|error| {
+    let request = Arc::new(read(body)?);
+    // The system holds the thread up until the program runs.
+    let started = tokio::task::spawn_blocking({
+        let request = request.clone();
+        move || agent.spawn(&request, &caller.0)
+    });
+    let entry = started.await.map_err(|error| refuse(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
+    let entry = entry.map_err(|error| {
         let status = match error {
             SpawnError::Invalid(_) => StatusCode::BAD_REQUEST,
             SpawnError::System { .. } => StatusCode::UNPROCESSABLE_ENTITY,

@@ -8,13 +8,17 @@ use std::process::{Child, Command};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process_group, wait, waitpgid};
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, WaitOptions, WaitStatus, kill_process_group, wait, waitid, waitpgid,
+};
 use tokio::net::unix::pipe;
 use tokio::sync::{Mutex as AsyncMutex, watch};
 
 use super::api::{Because, Ended, Outcome, Process};
 use super::log::Log;
 
+/// Asks whether a child has ended, without waiting and without taking its status.
+const LOOK: WaitIdOptions = WaitIdOptions::EXITED.union(WaitIdOptions::NOHANG).union(WaitIdOptions::NOWAIT);
 /// Processes that have ended and are still known.
 const REMEMBERED: usize = 1000;
 
@@ -54,6 +58,9 @@ struct Inner {
     all: BTreeMap<u64, Arc<Entry>>,
     /// Those that were not waited for.
     by_pid: HashMap<Pid, Arc<Entry>>,
+    /// Processes that are being started, and the ends of some that nobody knows yet. Others may be among them, which were adopted.
+    starting: usize,
+    early: HashMap<Pid, WaitStatus>,
     /// Those that have ended, oldest first.
     over: VecDeque<u64>,
     spawned: u64,
@@ -74,6 +81,8 @@ impl Table {
         let inner = Inner {
             all: BTreeMap::new(),
             by_pid: HashMap::new(),
+            starting: 0,
+            early: HashMap::new(),
             over: VecDeque::new(),
             spawned: 0,
             ended: Ended::default(),
@@ -86,32 +95,55 @@ impl Table {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts a process. Nobody waits for it before it is known.
+    /// Starts a process. It takes as long as the system does, and others may be started meanwhile.
     pub(super) fn start(
         &self,
         command: &mut Command,
         entry: impl FnOnce(&mut Child, Pid) -> std::io::Result<Entry>,
     ) -> Result<Arc<Entry>, NotStarted> {
-        let mut inner = self.inner();
-        if inner.closed {
-            return Err(NotStarted::Closing);
-        }
-        let mut child = command.spawn().map_err(NotStarted::System)?;
-        let pid = Pid::from_child(&child);
-        let entry = match entry(&mut child, pid) {
-            Ok(entry) => Arc::new(entry),
-            Err(error) => {
-                // It was not waited for, so its number is its own.
-                let _ = kill_process_group(pid, Signal::KILL);
-                let _ = child.wait();
-                return Err(NotStarted::System(error));
+        {
+            let mut inner = self.inner();
+            if inner.closed {
+                return Err(NotStarted::Closing);
             }
-        };
-        inner.by_pid.insert(pid, entry.clone());
-        inner.all.insert(entry.info.id, entry.clone());
-        inner.spawned += 1;
-        self.running.send_modify(|running| *running += 1);
-        Ok(entry)
+            inner.starting += 1;
+            self.running.send_modify(|running| *running += 1);
+        }
+        let child = command.spawn();
+        let mut inner = self.inner();
+        let started = child.and_then(|mut child| {
+            let pid = Pid::from_child(&child);
+            let entry = entry(&mut child, pid).map(Arc::new);
+            // If it is still there, an end under its number was that of another process.
+            let ended =
+                inner.early.remove(&pid).filter(|_| matches!(waitid(WaitId::Pid(pid), LOOK), Err(Errno::CHILD)));
+            match (&entry, ended) {
+                (Ok(entry), Some(status)) => drop(entry.status.send_replace(Some(status))),
+                (Ok(entry), None) => drop(inner.by_pid.insert(pid, entry.clone())),
+                // It was not waited for, so its number is its own.
+                (Err(_), None) => drop(kill_process_group(pid, Signal::KILL)),
+                (Err(_), Some(_)) => {}
+            }
+            entry
+        });
+        inner.starting -= 1;
+        if inner.starting == 0 {
+            inner.early.clear();
+        }
+        match started {
+            Ok(entry) => {
+                inner.all.insert(entry.info.id, entry.clone());
+                inner.spawned += 1;
+                if inner.closed {
+                    entry.end(Because::AgentDown);
+                }
+                Ok(entry)
+            }
+            Err(error) => {
+                self.running.send_modify(|running| *running -= 1);
+                Err(NotStarted::System(error))
+            }
+        }
     }
 
     /// Takes what the system says of processes that have ended: this agent's, and those that it adopted.
@@ -122,6 +154,8 @@ impl Table {
                 Ok(Some((pid, status))) => {
                     if let Some(entry) = inner.by_pid.remove(&pid) {
                         entry.status.send_replace(Some(status));
+                    } else if inner.starting > 0 {
+                        inner.early.insert(pid, status);
                     }
                 }
                 Err(Errno::INTR) => {}
