@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::{Ended, FULMEN, Running, fulmen, start_with_stdin, wait_until};
+use crate::support::{Ended, FULMEN, Running, fulmen, start_with_stdin, state, wait_until};
 
 /// An agent in the foreground, so that all that descends from it is found.
 struct Agent {
@@ -166,6 +166,27 @@ fn a_program_ends_with_its_caller() {
     let ended = start_with_stdin(&mut command, Stdio::null()).end();
     assert_eq!(ended.out, "line\n");
     wait_until("the program to end", || agent.children().is_empty());
+    agent.down();
+}
+
+#[test]
+fn a_caller_that_does_not_read_holds_its_program_up_but_not_the_agent() {
+    let agent = Agent::up();
+    let go = agent.place.path().join("go");
+    let go = go.display();
+    // Some still have something to write, and some have ended, but not all of their output has gone.
+    let callers = [3_000_000, 1_200_000, 1_000_000, 800_000, 600_000].map(|bytes| {
+        let caller = agent
+            .spawn(&[], &format!("echo ready; while [ ! -e {go} ]; do sleep 0.02; done; head -c {bytes} /dev/zero"));
+        caller.wait_for("ready", 1);
+        caller.send(Signal::STOP);
+        wait_until("it to be stopped", || state(caller.pid()) == Some('T'));
+        caller
+    });
+    fs::write(agent.place.path().join("go"), "").unwrap();
+    let over = || agent.processes().iter().filter(|process| process.get("outcome").is_some()).count();
+    wait_until("some to be through", || over() > 0);
+    assert!(over() < callers.len());
     agent.down();
 }
 

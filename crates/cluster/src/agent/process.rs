@@ -13,6 +13,7 @@ use tokio::fs::File;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe;
 use tokio::sync::{Mutex as AsyncMutex, watch};
+use tokio::task::JoinSet;
 use tokio::time::{sleep, sleep_until};
 
 use super::Agent;
@@ -135,9 +136,7 @@ impl Agent {
         tokio::spawn(follow(self.clone(), entry.clone(), streams, times));
         Ok(entry)
     }
-}
 
-impl Agent {
     /// Signals a process's group, and notes it.
     fn signal(&self, entry: &Entry, signal: Signal, because: &str) {
         self.table.signal(entry, signal);
@@ -155,52 +154,71 @@ async fn follow(agent: Arc<Agent>, entry: Arc<Entry>, streams: Streams, (limit, 
     let Streams { out, err, kept } = streams;
     let kept = |kind: &str| kept.as_ref().map(|path| path.with_extension(kind));
     let over = watch::Sender::new(None);
-    let mut pumps = tokio::task::JoinSet::new();
+    let mut pumps = JoinSet::new();
     pumps.spawn(pump(entry.clone(), out, Stream::Stdout, kept("stdout"), over.subscribe()));
     pumps.spawn(pump(entry.clone(), err, Stream::Stderr, kept("stderr"), over.subscribe()));
 
-    let (status, killed) = wait(&agent, &entry, limit, grace).await;
+    let Ended { status, because, killed } = wait(&agent, &entry, limit, grace).await;
     // It cannot write any more, and nobody writes to it.
     entry.stdin.lock().await.take();
     end_remains(&agent, &entry, grace, killed).await;
     over.send_replace(Some(tokio::time::Instant::now() + LINGER));
-    while pumps.join_next().await.is_some() {}
+    let mut end = entry.end.subscribe();
+    tokio::select! {
+        () = all(&mut pumps) => {}
+        // Whoever it is held up for may not read at all.
+        () = async { drop(end.wait_for(Option::is_some).await) } => {
+            entry.log.release();
+            all(&mut pumps).await;
+        }
+    }
 
     let outcome = Outcome {
         code: status.exit_status(),
         signal: status.terminating_signal(),
-        because: *entry.end.borrow(),
+        because,
         ran_ms: started.elapsed().as_millis() as u64,
     };
     agent.audit.write(Note::Ended { id: entry.info.id, outcome: &outcome });
     agent.table.ended(&entry, outcome);
 }
 
-/// Waits until the leader has ended, by itself or because it has to; whether its group was killed.
-async fn wait(agent: &Agent, entry: &Entry, limit: Option<Duration>, grace: Duration) -> (WaitStatus, bool) {
+async fn all(pumps: &mut JoinSet<()>) {
+    while pumps.join_next().await.is_some() {}
+}
+
+/// How a group's leader has ended.
+struct Ended {
+    status: WaitStatus,
+    /// Why the agent wanted it to.
+    because: Option<Because>,
+    /// The whole group was killed.
+    killed: bool,
+}
+
+/// Waits until the leader has ended, by itself or because it has to.
+async fn wait(agent: &Agent, entry: &Entry, limit: Option<Duration>, grace: Duration) -> Ended {
     let mut status = entry.status.subscribe();
     let mut ended = async || status.wait_for(Option::is_some).await.ok().and_then(|status| *status).expect("some");
     let mut end = entry.end.subscribe();
     let over = limit.and_then(|limit| tokio::time::Instant::now().checked_add(limit));
     let because = tokio::select! {
         biased;
-        status = ended() => return (status, false),
+        status = ended() => return Ended { status, because: None, killed: false },
         because = end.wait_for(Option::is_some) => because.ok().and_then(|because| *because).expect("some"),
-        () = sleep_until(over.unwrap_or_else(tokio::time::Instant::now)), if over.is_some() => {
-            entry.end(Because::Timeout);
-            Because::Timeout
-        }
+        () = sleep_until(over.unwrap_or_else(tokio::time::Instant::now)), if over.is_some() => Because::Timeout,
     };
     agent.signal(entry, Signal::TERM, because.words());
     // Nobody holds it up while it ends.
     entry.log.release();
+    let because = Some(because);
     tokio::select! {
         biased;
-        status = ended() => return (status, false),
+        status = ended() => return Ended { status, because, killed: false },
         () = sleep(grace) => {}
     }
     agent.signal(entry, Signal::KILL, "its grace was over");
-    (ended().await, true)
+    Ended { status: ended().await, because, killed: true }
 }
 
 /// Ends what a process has left behind in its group.

@@ -135,14 +135,15 @@ async fn spawn(
     ConnectInfo(caller): ConnectInfo<Caller>,
     body: Result<Json<SpawnRequest>, JsonRejection>,
 ) -> Result<Response, Refused> {
-    let request = Arc::new(read(body)?);
-    // The system holds the thread up until the program runs.
-    let started = tokio::task::spawn_blocking({
-        let request = request.clone();
-        move || agent.spawn(&request, &caller.0)
+    let request = read(body)?;
+    // The system holds the thread up until the program runs. Should the caller go away meanwhile, its holder is dropped here.
+    let started = tokio::task::spawn_blocking(move || {
+        let entry = agent.spawn(&request, &caller.0)?;
+        let holder = (!request.detach).then(|| Holder(entry.clone()));
+        Ok::<_, SpawnError>((entry, holder))
     });
-    let entry = started.await.map_err(|error| refuse(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
-    let entry = entry.map_err(|error| {
+    let started = started.await.map_err(|error| refuse(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
+    let (entry, holder) = started.map_err(|error| {
         let status = match error {
             SpawnError::Invalid(_) => StatusCode::BAD_REQUEST,
             SpawnError::System { .. } => StatusCode::UNPROCESSABLE_ENTITY,
@@ -150,10 +151,10 @@ async fn spawn(
         };
         refuse(status, error.to_string())
     })?;
-    if request.detach {
+    if holder.is_none() {
         return Ok((StatusCode::CREATED, Json(entry.process())).into_response());
     }
-    Ok(tell(entry.clone(), Some(Holder(entry))))
+    Ok(tell(entry, holder))
 }
 
 async fn events(Shared(agent): Shared<Arc<Agent>>, Path(id): Path<String>) -> Result<Response, Refused> {
