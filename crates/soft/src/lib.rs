@@ -47,7 +47,7 @@
 //! the call itself cannot be stopped.
 //!
 //! A forked child has no use of its parent's devices: what would change them is refused, and what it drops stays as it
-//! is. It must not poll, nor post.
+//! is. It must not poll, nor post, nor ask them for anything: a lock that another thread held when it was forked is never free in it.
 //!
 //! What a peer writes is read once, checked and then used: a hostile or half-dead peer can break its own connections
 //! only. See [`Profile`] for what the two profiles promise.
