@@ -13,6 +13,7 @@ use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
+use tokio::task::JoinHandle;
 
 use super::api::{Event, Process, Refusal, SignalRequest, SpawnRequest, Status};
 use super::state;
@@ -21,6 +22,11 @@ use super::state;
 const LINE: usize = 1 << 20;
 /// The longest answer that is not events.
 const ANSWER: usize = 64 << 20;
+
+/// How long an agent may take to answer what it can answer at once.
+const ANSWERS: Duration = Duration::from_secs(30);
+/// How long it may take to end: its processes have their grace.
+const ENDS: Duration = Duration::from_secs(300);
 
 type Body = http_body_util::combinators::UnsyncBoxBody<Bytes, io::Error>;
 
@@ -36,6 +42,9 @@ pub enum ClientError {
     /// It has gone in the middle.
     #[error("the agent went away ({0}): the end of its agent.log may say why")]
     Gone(String),
+    /// It does not answer.
+    #[error("the agent has not answered for {} s: it may be stopped, or wait for processes that do not end (fulmen ps)", .0.as_secs())]
+    Silent(Duration),
     /// It said something else than agents do.
     #[error("the agent gave an answer that cannot be read ({0}): it may be of another version")]
     Garbled(String),
@@ -55,7 +64,8 @@ impl From<hyper::Error> for ClientError {
     }
 }
 
-/// Asks the agent whose state is in a directory. Each request has a connection of its own.
+/// Asks the agent whose state is in a directory. Each request has a connection of its own. An agent that does not answer within 30 s is
+/// [silent](ClientError::Silent); what happens to a process, and what is written to its standard input, takes as long as it takes.
 #[derive(Clone, Debug)]
 pub struct Client {
     state: PathBuf,
@@ -130,7 +140,10 @@ impl Client {
         use futures_util::StreamExt;
         let frames = bytes.map(|bytes| bytes.map(|bytes| Frame::data(Bytes::from(bytes))));
         let body = BodyExt::boxed_unsync(StreamBody::new(frames));
-        done(self.post(&format!("/v1/processes/{id}/stdin"), body).await?).await
+        let (mut sender, _connection) = self.connect().await?;
+        // It answers when all is written.
+        let response = sender.send_request(request("POST", &format!("/v1/processes/{id}/stdin"), body)?).await?;
+        done(response).await
     }
 
     /// Sends a signal to a process's group.
@@ -141,17 +154,16 @@ impl Client {
         done(self.post(&format!("/v1/processes/{id}/signal"), json(&SignalRequest { signal })?).await?).await
     }
 
-    /// Has the agent end, with all its processes, and waits until it has.
+    /// Has the agent end, with all its processes, and waits until it has: 5 minutes at most.
     ///
     /// # Errors
     /// [`ClientError`].
     pub async fn down(&self) -> Result<(), ClientError> {
-        done(self.post("/v1/down", json(&())?).await?).await?;
-        let socket = state::socket(&self.state);
-        while socket.exists() && UnixStream::connect(&socket).await.is_ok() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        Ok(())
+        let (mut sender, connection) = self.connect().await?;
+        let response = in_time(ANSWERS, sender.send_request(request("POST", "/v1/down", json(&())?)?)).await??;
+        done(response).await?;
+        // It closes it last.
+        in_time(ENDS, connection).await.map(drop)
     }
 
     async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
@@ -163,23 +175,34 @@ impl Client {
     }
 
     async fn ask(&self, method: &str, path: &str, body: Option<Body>) -> Result<Response<Incoming>, ClientError> {
+        // It ends with the answer's body.
+        let (mut sender, _connection) = self.connect().await?;
+        let request = request(method, path, body.unwrap_or_else(|| full(Vec::new())))?;
+        Ok(in_time(ANSWERS, sender.send_request(request)).await??)
+    }
+
+    async fn connect(&self) -> Result<(http1::SendRequest<Body>, JoinHandle<hyper::Result<()>>), ClientError> {
         let socket = state::socket(&self.state);
-        let stream = UnixStream::connect(&socket).await.map_err(|cause| match cause.kind() {
+        let stream = in_time(ANSWERS, UnixStream::connect(&socket)).await?.map_err(|cause| match cause.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => ClientError::NotUp(self.state.clone()),
             _ => ClientError::System { socket, cause },
         })?;
-        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-        // It ends with the answer's body.
-        tokio::spawn(connection);
-        let request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header(header::HOST, "agent")
-            .header(header::CONTENT_TYPE, "application/json")
-            .body(body.unwrap_or_else(|| full(Vec::new())))
-            .map_err(|error| ClientError::Garbled(error.to_string()))?;
-        Ok(sender.send_request(request).await?)
+        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+        Ok((sender, tokio::spawn(connection)))
     }
+}
+
+async fn in_time<T>(limit: Duration, work: impl Future<Output = T>) -> Result<T, ClientError> {
+    tokio::time::timeout(limit, work).await.map_err(|_| ClientError::Silent(limit))
+}
+
+fn request(method: &str, path: &str, body: Body) -> Result<Request<Body>, ClientError> {
+    let request = Request::builder()
+        .method(method)
+        .uri(path)
+        .header(header::HOST, "agent")
+        .header(header::CONTENT_TYPE, "application/json");
+    request.body(body).map_err(|error| ClientError::Garbled(error.to_string()))
 }
 
 fn full(bytes: Vec<u8>) -> Body {
@@ -192,11 +215,8 @@ fn json(value: &impl Serialize) -> Result<Body, ClientError> {
 
 async fn whole(response: Response<Incoming>) -> Result<Bytes, ClientError> {
     let limited = http_body_util::Limited::new(response.into_body(), ANSWER);
-    limited
-        .collect()
-        .await
-        .map(http_body_util::Collected::to_bytes)
-        .map_err(|error| ClientError::Gone(error.to_string()))
+    let collected = in_time(ANSWERS, limited.collect()).await?;
+    collected.map(http_body_util::Collected::to_bytes).map_err(|error| ClientError::Gone(error.to_string()))
 }
 
 /// The answer, if it is no refusal.

@@ -114,10 +114,11 @@ impl Agent {
                 () = stop => {}
             }
             agent.table.close().await;
+            // Before anybody hears that it has ended: the next agent may be started at once.
+            agent.state.clear();
         };
         let served = server::serve(&agent, listener, ends).await;
         reaper.abort();
-        agent.state.clear();
         served.map_err(system("serving its socket"))
     }
 
