@@ -5,16 +5,18 @@ use std::sync::Arc;
 
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose,
-    PKCS_ED25519, date_time_ymd,
+    PKCS_ED25519, PublicKeyData, date_time_ymd,
 };
 use rustls::RootCertStore;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 
 use crate::error::TrustError;
 use crate::identity::Identity;
+use crate::node::{Pin, PublicKey};
 
 /// What the secret is derived for. Another use of the same secret has another text, and so another key.
 const CONTEXT: &str = "fulmen-trust 2026-11-22 authority of a world, Ed25519 seed";
+const CLUSTER: &str = "fulmen-trust 2026-11-26 authority of a cluster, Ed25519 seed";
 /// RFC 8410: a private key in PKCS #8, version 1, up to its 32 bytes.
 const ED25519_PKCS8: [u8; 16] =
     [0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20];
@@ -29,6 +31,7 @@ pub struct Authority(Arc<Inner>);
 
 struct Inner {
     issuer: Issuer<'static, KeyPair>,
+    root: CertificateDer<'static>,
     roots: Arc<RootCertStore>,
 }
 
@@ -38,7 +41,19 @@ impl Authority {
     /// # Errors
     /// [`TrustError::Keys`]; never for want of a good secret, since all are.
     pub fn from_secret(secret: &[u8; 32]) -> Result<Authority, TrustError> {
-        let seed = blake3::derive_key(CONTEXT, secret);
+        Authority::derive(CONTEXT, secret)
+    }
+
+    /// Derives the authority of the cluster that has this secret, which [admits](Authority::admit) nodes.
+    ///
+    /// # Errors
+    /// [`TrustError::Keys`]; never for want of a good secret, since all are.
+    pub fn of_cluster(secret: &[u8; 32]) -> Result<Authority, TrustError> {
+        Authority::derive(CLUSTER, secret)
+    }
+
+    fn derive(context: &str, secret: &[u8; 32]) -> Result<Authority, TrustError> {
+        let seed = blake3::derive_key(context, secret);
         let document = PrivatePkcs8KeyDer::from([&ED25519_PKCS8[..], &seed].concat());
         let key = KeyPair::from_pkcs8_der_and_sign_algo(&document, &PKCS_ED25519).map_err(keys)?;
 
@@ -46,9 +61,30 @@ impl Authority {
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
         let certificate = params.self_signed(&key).map_err(keys)?;
+        let root = certificate.der().clone();
         let mut roots = RootCertStore::empty();
-        roots.add(certificate.der().clone()).map_err(keys)?;
-        Ok(Authority(Arc::new(Inner { issuer: Issuer::new(params, key), roots: Arc::new(roots) })))
+        roots.add(root.clone()).map_err(keys)?;
+        Ok(Authority(Arc::new(Inner { issuer: Issuer::new(params, key), root, roots: Arc::new(roots) })))
+    }
+
+    /// What a newcomer knows it by, before it has anything of the cluster: a hash of its public key.
+    #[must_use]
+    pub fn pin(&self) -> Pin {
+        Pin::of_key(self.0.issuer.key().der_bytes())
+    }
+
+    /// Its own certificate, in DER: what its nodes trust.
+    #[must_use]
+    pub fn root(&self) -> Vec<u8> {
+        self.0.root.to_vec()
+    }
+
+    /// Certifies a node's key under a name, for good: the certificate, in DER. Whether it is let in is for the cluster to say each time.
+    ///
+    /// # Errors
+    /// [`TrustError::Keys`].
+    pub fn admit(&self, name: &str, public: &PublicKey) -> Result<Vec<u8>, TrustError> {
+        Ok(self.issue(name, public)?.to_vec())
     }
 
     /// Issues an identity for a key made now. `name` is told to the other ends ([`Sealed::peer`](crate::Sealed::peer)), and
@@ -60,10 +96,10 @@ impl Authority {
         let key = KeyPair::generate_for(&PKCS_ED25519).map_err(keys)?;
         let certificate = self.issue(name, &key)?;
         let document = PrivatePkcs8KeyDer::from(key.serialize_der());
-        Identity::new(self.0.roots.clone(), certificate, PrivateKeyDer::Pkcs8(document))
+        Identity::new(self.0.roots.clone(), vec![certificate], PrivateKeyDer::Pkcs8(document))
     }
 
-    fn issue(&self, name: &str, key: &KeyPair) -> Result<CertificateDer<'static>, TrustError> {
+    fn issue(&self, name: &str, key: &impl PublicKeyData) -> Result<CertificateDer<'static>, TrustError> {
         let mut params = params(&name[..name.floor_char_boundary(MAX_NAME)])?;
         params.is_ca = IsCa::ExplicitNoCa;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
@@ -101,8 +137,6 @@ pub(crate) fn sample(name: &str) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use rcgen::PublicKeyData;
-
     use super::*;
 
     fn key(secret: u8) -> Vec<u8> {

@@ -33,21 +33,15 @@ pub struct Identity {
 impl Identity {
     pub(crate) fn new(
         roots: Arc<RootCertStore>,
-        certificate: CertificateDer<'static>,
+        chain: Vec<CertificateDer<'static>>,
         key: PrivateKeyDer<'static>,
     ) -> Result<Identity, TrustError> {
-        let provider = Arc::new(CryptoProvider {
-            // The first is fast wherever processors have AES, the second where they have not. 128 bits are what the exchange
-            // of keys has, too.
-            cipher_suites: vec![TLS13_AES_128_GCM_SHA256, TLS13_CHACHA20_POLY1305_SHA256],
-            kx_groups: vec![X25519],
-            ..default_provider()
-        });
+        let provider = provider();
         let mut client = ClientConfig::builder_with_provider(provider.clone())
             .with_protocol_versions(&[&TLS13])
             .map_err(keys)?
             .with_root_certificates(roots.clone())
-            .with_client_auth_cert(vec![certificate.clone()], key.clone_key())
+            .with_client_auth_cert(chain.clone(), key.clone_key())
             .map_err(keys)?;
         // Each connection shows anew who is there, and nothing of an earlier one helps with it.
         client.resumption = Resumption::disabled();
@@ -58,11 +52,27 @@ impl Identity {
             .with_protocol_versions(&[&TLS13])
             .map_err(keys)?
             .with_client_cert_verifier(verifier)
-            .with_single_cert(vec![certificate], key)
+            .with_single_cert(chain, key)
             .map_err(keys)?;
-        server.session_storage = Arc::new(NoServerSessionStorage {});
-        server.send_tls13_tickets = 0;
+        no_resumption(&mut server);
         Ok(Identity { client: Arc::new(client), server: Arc::new(server) })
+    }
+
+    /// How this process opens connections of a protocol, for whoever drives them by itself.
+    #[must_use]
+    pub fn client(&self, protocol: Protocol) -> Arc<ClientConfig> {
+        let mut config = ClientConfig::clone(&self.client);
+        config.alpn_protocols = vec![protocol.0.to_vec()];
+        Arc::new(config)
+    }
+
+    /// How this process accepts connections of a protocol, for whoever drives them by itself. The other end has to have a
+    /// certificate of the same authority.
+    #[must_use]
+    pub fn server(&self, protocol: Protocol) -> Arc<ServerConfig> {
+        let mut config = ServerConfig::clone(&self.server);
+        config.alpn_protocols = vec![protocol.0.to_vec()];
+        Arc::new(config)
     }
 
     /// Seals a connection that this process has opened. Returns within the time until `end`.
@@ -87,21 +97,38 @@ impl Identity {
     /// As [`Identity::connect`], for a thread that serves others meanwhile. The socket never waits from here on.
     #[must_use]
     pub fn begin_connect(&self, stream: TcpStream, protocol: Protocol) -> Opening {
-        let mut config = ClientConfig::clone(&self.client);
-        config.alpn_protocols = vec![protocol.0.to_vec()];
-        let name = ServerName::try_from(SERVER_NAME).map_err(keys);
-        let tls = name.and_then(|name| ClientConnection::new(Arc::new(config), name).map_err(keys));
+        let tls = ClientConnection::new(self.client(protocol), server_name()).map_err(keys);
         Opening::new(stream, tls.map(Connection::from), protocol.0)
     }
 
     /// As [`Identity::accept`], for a thread that serves others meanwhile. The socket never waits from here on.
     #[must_use]
     pub fn begin_accept(&self, stream: TcpStream, protocol: Protocol) -> Opening {
-        let mut config = ServerConfig::clone(&self.server);
-        config.alpn_protocols = vec![protocol.0.to_vec()];
-        let tls = ServerConnection::new(Arc::new(config)).map_err(keys);
+        let tls = ServerConnection::new(self.server(protocol)).map_err(keys);
         Opening::new(stream, tls.map(Connection::from), protocol.0)
     }
+}
+
+pub(crate) fn provider() -> Arc<CryptoProvider> {
+    Arc::new(CryptoProvider {
+        // The first is fast wherever processors have AES, the second where they have not. 128 bits are what the exchange of
+        // keys has, too.
+        cipher_suites: vec![TLS13_AES_128_GCM_SHA256, TLS13_CHACHA20_POLY1305_SHA256],
+        kx_groups: vec![X25519],
+        ..default_provider()
+    })
+}
+
+/// Each connection shows anew who is there.
+pub(crate) fn no_resumption(server: &mut ServerConfig) {
+    server.session_storage = Arc::new(NoServerSessionStorage {});
+    server.send_tls13_tickets = 0;
+}
+
+/// The name that every certificate is for.
+#[must_use]
+pub fn server_name() -> ServerName<'static> {
+    ServerName::try_from(SERVER_NAME).expect("a good name")
 }
 
 impl fmt::Debug for Identity {

@@ -6,6 +6,10 @@
 //! 1.3, nothing older, no resumption, no early data. The secret itself never travels, and neither does anything from which
 //! it could be found.
 //!
+//! A *cluster* outlives its processes, and its secret stays with those of its nodes that may admit others. A node has a [`NodeKey`],
+//! which it keeps and never shows, and a certificate, which the authority has made for it. A newcomer has neither: it knows the
+//! authority by its [`Pin`], and is let in by whatever else it can say ([`Welcome`]).
+//!
 //! What is spoken over a connection is a [`Protocol`], a name with a version in it. It is part of the handshake, so that
 //! an end of another version is found before its first byte is read.
 //!
@@ -47,12 +51,14 @@ mod error;
 pub mod fuzzing;
 mod identity;
 mod name;
+mod node;
 mod opening;
 mod sealed;
 mod socket;
 
 pub use authority::{Authority, MAX_NAME};
 pub use error::TrustError;
-pub use identity::{Identity, Protocol};
+pub use identity::{Identity, Protocol, server_name};
+pub use node::{NodeKey, Pin, PublicKey, Welcome, fingerprint};
 pub use opening::{Opening, Progress};
 pub use sealed::Sealed;
