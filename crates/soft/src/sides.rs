@@ -1,7 +1,8 @@
 //! Two sides that tests connect: a device each, a queue pair each, and memory with fences around what is registered.
 
+use std::net::Ipv4Addr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use fulmen_memory::{Exposed, FileAccess, Region};
 use fulmen_reach::Node;
@@ -11,7 +12,7 @@ use fulmen_verbs::{
 };
 
 use crate::layout::directory;
-use crate::{Profile, SoftDevice, SoftOptions};
+use crate::{NetworkOptions, Profile, SoftDevice, SoftOptions};
 
 pub(crate) const LEN: usize = 16 << 10;
 /// Bytes that nobody may touch lie on both sides of the registered ones.
@@ -30,6 +31,17 @@ pub(crate) struct Side {
 pub(crate) fn side(profile: Profile, kind: QueuePairKind) -> Side {
     let node = Node::open().unwrap();
     side_on(SoftDevice::open(&node, profile).unwrap(), profile, kind)
+}
+
+/// A side on a host of its own.
+pub(crate) fn far_side(profile: Profile, kind: QueuePairKind) -> Side {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    let mut network = NetworkOptions::new((Ipv4Addr::LOCALHOST, 0).into());
+    let mut host = [0xfa; 16];
+    host[..8].copy_from_slice(&NEXT.fetch_add(1, Ordering::Relaxed).to_le_bytes());
+    network.host = Some(host);
+    let options = SoftOptions { network: Some(network), ..SoftOptions::new(profile) };
+    side_on(SoftDevice::open_as(&Node::open().unwrap(), options).unwrap(), profile, kind)
 }
 
 /// A side on a device that others may use, too.

@@ -1,31 +1,18 @@
 //! A queue pair whose peer on another host says whatever it likes.
 
-use std::net::Ipv4Addr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use fulmen_memory::{Exposed, Region};
-use fulmen_reach::Node;
 use fulmen_verbs::{
     Access, CompletionStatus, MemoryRegion, QueuePairKind, RecvRequest, RemoteAddr, SendOp, SendRequest, Transition,
 };
 
 use super::{PANICS, count_panics};
+use crate::Profile;
 use crate::network::{Out, Stream};
 use crate::pair::network::frames::{HEAD, Head, KINDS, Words};
-use crate::sides::{FENCED, LEN, Side, side_on};
-use crate::{NetworkOptions, Profile, SoftDevice, SoftOptions};
-
-/// A side on a host of its own.
-pub(crate) fn far_side(profile: Profile, kind: QueuePairKind) -> Side {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    let mut network = NetworkOptions::new((Ipv4Addr::LOCALHOST, 0).into());
-    let mut host = [0xfa; 16];
-    host[..8].copy_from_slice(&NEXT.fetch_add(1, Ordering::Relaxed).to_le_bytes());
-    network.host = Some(host);
-    let options = SoftOptions { network: Some(network), ..SoftOptions::new(profile) };
-    side_on(SoftDevice::open_as(&Node::open().unwrap(), options).unwrap(), profile, kind)
-}
+use crate::sides::{FENCED, LEN, Side, far_side};
 
 /// What is connected over the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,6 +13,7 @@ use crate::layout::directory;
 use crate::sides::{Side, shared_words, side, side_on};
 
 mod events;
+mod far;
 mod parts;
 mod patience;
 mod plain;

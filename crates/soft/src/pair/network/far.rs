@@ -154,6 +154,11 @@ impl Outgoing {
         &self.bytes[self.at..]
     }
 
+    /// How many bytes the kernel has not taken.
+    pub(super) fn left(&self) -> usize {
+        self.rest().len() + self.tail.as_ref().map_or(0, |tail| (tail.len - tail.done) as usize)
+    }
+
     pub(super) fn push(&mut self, head: Head) {
         self.bytes.extend_from_slice(&head.to_bytes());
     }
@@ -187,7 +192,7 @@ pub(super) struct Incoming {
     pub(super) start: usize,
     pub(super) end: usize,
     pub(super) coming: Coming,
-    /// The last frame was a long one, and so may be the next: its head is read alone, so that the system puts all that
+    /// The last frame was of a long message, and so may be the next: its head is read alone, so that the system puts all that
     /// follows where it belongs.
     pub(super) long: bool,
 }
@@ -451,6 +456,12 @@ impl Far {
     #[cfg(any(test, feature = "fuzzing"))]
     pub(in crate::pair) fn steal(&mut self) -> Option<Stream> {
         self.stream.take()
+    }
+
+    /// Whether some bytes of an answer are with the kernel, and others not.
+    #[cfg(test)]
+    pub(in crate::pair) fn is_amid_answer(&self) -> bool {
+        self.out.tail.as_ref().is_some_and(|tail| tail.of == Source::Answer && tail.done > 0)
     }
 
     /// Has the peer told why nothing more is taken of it.

@@ -17,8 +17,8 @@ use crate::vm::LAST;
 const READS_A_TURN: usize = 16;
 /// As many bytes of a frame are received where they belong; fewer are copied there.
 const IN_PLACE: usize = 8 << 10;
-/// After frames of so many bytes, others of that kind are expected: of such a one no more than this is read with its head, since it has
-/// to be copied. There is room for several short ones in it.
+/// After frames of messages of so many bytes, others of that kind are expected: of such a one no more than this is read with its head,
+/// since it has to be copied. There is room for several short ones in it.
 const LONG: u32 = 32 << 10;
 const AHEAD: usize = 512;
 
@@ -422,7 +422,7 @@ impl Pair {
         let last = head.is_last();
         let Some(Link::Far(far)) = &mut inner.link else { return Step::Over };
         far.input.coming = Coming::Head;
-        far.input.long = head.len >= LONG;
+        far.input.long = head.total >= LONG;
         // Whoever sends much waits for its memory, and one frame more costs little beside it.
         far.prompt |= last && head.ack_req && head.total as usize > IN_PLACE;
         far.awaited |= last && head.ack_req;

@@ -193,6 +193,7 @@ impl Pair {
                 }
                 return worked;
             }
+            let (own, mut last) = (far.out.left(), None);
             let taken = match far.out.tail.as_ref().map(|tail| (tail.of, tail.start + tail.done, tail.len - tail.done))
             {
                 None => stream.send(&[Out::Bytes(far.out.rest())]).map(Some),
@@ -200,11 +201,14 @@ impl Pair {
                     let send = &inner.sends[inner.begun];
                     self.send_tail(stream, far.out.rest(), send, at as usize, len as usize)
                 }
-                Some((Source::Answer, at, len)) => {
-                    let desk = self.desk(inner.access, Kind::Read);
-                    let request = far.requests.front().map_or((0, 0), |request| (request.head.addr, request.head.rkey));
-                    desk.send_answer(stream, far.out.rest(), request, at, len as usize)
-                }
+                Some((Source::Answer, at, len)) => match far.requests.front() {
+                    Some(request) => {
+                        let desk = self.desk(inner.access, Kind::Read);
+                        last = request.last_frame(at + len, far.told.words);
+                        desk.send_answer(stream, far.out.rest(), request, (at, len as usize), last.as_mut())
+                    }
+                    None => Ok(None),
+                },
                 Some((Source::Nothing, _, len)) => {
                     let zeros = &ZEROS[..ZEROS.len().min(len as usize)];
                     stream.send(&[Out::Bytes(far.out.rest()), Out::Bytes(zeros)]).map(Some)
@@ -215,8 +219,11 @@ impl Pair {
                 Ok(Some(taken)) => {
                     worked = true;
                     far.out.pushing = true;
-                    if far.out.advance(taken) {
+                    if far.out.advance(taken.min(own)) {
                         self.tail_is_out(inner);
+                    }
+                    if let Some(last) = last.filter(|_| taken > own) {
+                        self.last_is_out(inner, &last[taken - own..]);
                     }
                 }
                 Ok(None) => self.tail_is_lost(inner),

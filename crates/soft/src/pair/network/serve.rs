@@ -10,11 +10,14 @@ use super::super::link::Link;
 use super::super::serve::{Desk, atomically};
 use super::super::{Inner, Pair};
 use super::far::{Coming, Request, Sink, Source, Tail};
-use super::frames::{CHUNK, HEAD, Head, Kind, MOST_ASKED};
+use super::frames::{CHUNK, HEAD, Head, Kind, MOST_ASKED, Words};
 use super::send::{Outs, SHORT};
 use crate::network::{Ended, Out, Stream};
 use crate::pair::message::Atomic;
 use crate::vm::LAST;
+
+/// A frame of the last bytes of an answer.
+pub(super) type LastFrame = [u8; HEAD + LAST];
 
 impl Pair {
     /// Where requests of this kind are served.
@@ -64,7 +67,13 @@ impl Pair {
         let Some(request) = far.requests.front() else { return false };
         let Head { kind, total, addr, rkey, .. } = request.head;
         let (number, answered, operands) = (request.number, request.answered, request.operands);
-        let len = CHUNK.min((total - answered) as usize);
+        let left = (total - answered) as usize;
+        let len = match left.min(CHUNK) {
+            // The registration may end while these bytes go out, and then others fill their frame. So they are never the
+            // last ones, which are copied: a request that is answered whole cannot be refused any more.
+            len if len == left && len > SHORT => len - LAST,
+            len => len,
+        };
         if far.stream.is_none() || !far.out.has_room(HEAD + len.min(SHORT)) {
             // What is in the way may go now.
             return !far.out.is_empty() && self.flush(inner);
@@ -74,7 +83,6 @@ impl Pair {
         let done = match kind {
             Kind::Read => {
                 // All of it is looked at before any of it goes.
-                let left = (total - answered) as usize;
                 let at = addr.checked_add(answered.into());
                 at.and_then(|addr| {
                     desk.reach(rkey, addr, left, |memory, at| {
@@ -127,6 +135,14 @@ impl Pair {
         }
     }
 
+    /// The last frame of the answer to the first request has gone out, but for its `rest`, which follows.
+    pub(super) fn last_is_out(&self, inner: &mut Inner, rest: &[u8]) {
+        let Some(Link::Far(far)) = &mut inner.link else { return };
+        far.out.extend(rest.len()).copy_from_slice(rest);
+        let Some(total) = far.requests.front().map(|request| request.head.total) else { return };
+        self.answered(inner, total);
+    }
+
     /// The peer may not have what it asks for: it is told, and nothing else that it sends has an effect.
     pub(super) fn deny(&self, inner: &mut Inner, status: CompletionStatus) {
         inner.denied = true;
@@ -139,24 +155,43 @@ impl Pair {
     }
 }
 
+impl Request {
+    /// The frame of the last bytes of the answer, which are still to be read, if they are all that follows the first `bytes`.
+    pub(super) fn last_frame(&self, bytes: u32, words: Words) -> Option<LastFrame> {
+        let Head { total, .. } = self.head;
+        (total - bytes == LAST as u32).then(|| {
+            let head = Head { len: LAST as u32, total, offset: bytes, ..Head::bare(Kind::Answer, self.number, words) };
+            let mut frame = [0; HEAD + LAST];
+            frame[..HEAD].copy_from_slice(&head.to_bytes());
+            frame
+        })
+    }
+}
+
 impl Desk<'_> {
-    /// Sends bytes of an answer out of the memory of `(addr, rkey)`, from `at` on, behind those of the frames before;
-    /// `None` if the registration has ended.
+    /// Sends `len` bytes of the answer to a request out of its memory, from `at` on, behind those of the frames before, and
+    /// behind them the `last` frame, if it follows; `None` if the registration has ended.
     pub(super) fn send_answer(
         &self,
         stream: &mut Stream,
         before: &[u8],
-        (addr, rkey): (u64, u32),
-        at: u32,
-        len: usize,
+        request: &Request,
+        (at, len): (u32, usize),
+        mut last: Option<&mut LastFrame>,
     ) -> Result<Option<usize>, Ended> {
+        let Head { addr, rkey, .. } = request.head;
         let Some(addr) = addr.checked_add(at.into()) else { return Ok(None) };
-        let sent = self.reach(rkey, addr, len, |memory, at| {
+        let follow = if last.is_some() { LAST } else { 0 };
+        let sent = self.reach(rkey, addr, len + follow, |memory, at| {
             let mut outs: Outs<'_> = SmallVec::new();
             if !before.is_empty() {
                 outs.push(Out::Bytes(before));
             }
             outs.push(Out::Memory { memory, at, len });
+            if let Some(last) = &mut last {
+                memory.read(at + len, &mut last[HEAD..]);
+                outs.push(Out::Bytes(&**last));
+            }
             stream.send(&outs)
         });
         sent.transpose()
