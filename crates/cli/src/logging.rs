@@ -32,8 +32,8 @@ pub struct FilterError {
 pub fn start(verbose: u8) -> Result<(), FilterError> {
     let filter = match verbose {
         0 => filter_from_environment()?,
-        1 => EnvFilter::new("info"),
-        2 => EnvFilter::new("debug"),
+        1 => EnvFilter::new("info,openraft=off"),
+        2 => EnvFilter::new("debug,openraft=warn"),
         _ => EnvFilter::new("trace"),
     };
     tracing_subscriber::fmt()
@@ -51,7 +51,8 @@ fn filter_from_environment() -> Result<EnvFilter, FilterError> {
     let error = |reason| FilterError { directives: directives.to_string_lossy().into_owned(), reason };
     let text = directives.to_str().ok_or_else(|| error("it is not UTF-8".to_string()))?.trim();
     if text.is_empty() {
-        return Ok(EnvFilter::new("warn"));
+        // That library warns of every message to a node that is down.
+        return Ok(EnvFilter::new("warn,openraft=off"));
     }
     EnvFilter::try_new(text).map_err(|reason| error(reason.to_string()))
 }

@@ -3,6 +3,7 @@
 //! Whatever ends the agent, its processes end: they come to the keeper then, which kills them (Linux). If the keeper is ended, the agent
 //! sees its standard input close, ends its processes and itself.
 
+use std::ffi::OsString;
 use std::io::Read;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
@@ -11,11 +12,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use fulmen_cluster::agent::{Agent, Config};
+use fulmen_cluster::agent::{Agent, Config, Place};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process, setsid};
 
+use super::up::PlaceArgs;
 use crate::run::processes;
 use crate::run::signals::Signals;
 
@@ -42,9 +44,28 @@ pub struct KeepArgs {
 #[derive(clap::Args)]
 pub struct AgentArgs {
     #[arg(long)]
-    pub name: String,
+    pub name: Option<String>,
     #[arg(long)]
     pub state: PathBuf,
+    #[command(flatten)]
+    pub place: PlaceArgs,
+}
+
+impl AgentArgs {
+    /// The same again, for another process.
+    pub fn words(&self) -> Vec<OsString> {
+        let mut words: Vec<OsString> = vec!["--state".into(), self.state.clone().into()];
+        let mut add = |option: &str, value: Option<String>| {
+            if let Some(value) = value {
+                words.extend([option.into(), value.into()]);
+            }
+        };
+        add("--name", self.name.clone());
+        add("--listen", self.place.listen.map(|address| address.to_string()));
+        add("--address", self.place.address.clone());
+        add("--slots", self.place.slots.map(|slots| slots.to_string()));
+        words
+    }
 }
 
 /// The agent, under its keeper.
@@ -63,7 +84,10 @@ pub fn agent(args: AgentArgs) -> anyhow::Result<ExitCode> {
         let stop = async {
             let _ = keeper.await;
         };
-        Ok(Agent::run(Config { name: args.name, state: args.state }, stop).await?)
+        let AgentArgs { name, state, place: PlaceArgs { listen, address, slots } } = args;
+        let processors = || thread::available_parallelism().map_or(1, |count| count.get() as u32);
+        let slots = slots.unwrap_or_else(processors);
+        Ok(Agent::run(Config { name, state, place: Place { listen, address }, slots }, stop).await?)
     })?;
     // What left its group. The keeper would do it, but may be gone.
     kill_orphans()?;
@@ -91,8 +115,8 @@ pub fn keep(args: KeepArgs) -> anyhow::Result<ExitCode> {
     let signals = Signals::listen(0)?;
     let mut child = Command::new(processes::own_program()?)
         .arg0("fulmen")
-        .args([AGENT, "--name", &args.agent.name, "--state"])
-        .arg(&args.agent.state)
+        .arg(AGENT)
+        .args(args.agent.words())
         // A signal from the terminal reaches it once: through this process.
         .process_group(0)
         .stdin(Stdio::piped())

@@ -1,17 +1,21 @@
-//! `fulmen up`, `down`, `status`, `spawn`, `ps`, `attach` and `kill`: the agent of this host, and its processes.
+//! `fulmen up`, `down`, `token`, `remove`, `role` and `status`: the agent of this host, and its cluster; `spawn`, `ps`, `attach` and
+//! `kill`: processes.
 
 mod keep;
+mod nodes;
 mod processes;
 mod spawn;
 mod status;
 mod up;
 
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
 use anyhow::Context;
-use fulmen_cluster::agent::{Client, ClientError};
+use fulmen_cluster::agent::{Client, ClientError, check_name, socket};
 
 pub use keep::{AGENT, AgentArgs, KEEP, KeepArgs, agent, keep};
+pub use nodes::{RemoveArgs, RoleArgs, TokenArgs, remove, role, token};
 pub use processes::{AttachArgs, KillArgs, PsArgs, attach, kill, ps};
 pub use spawn::{Args as SpawnArgs, spawn};
 pub use status::{Args as StatusArgs, status};
@@ -37,8 +41,28 @@ impl Which {
         Ok(place.join("fulmen"))
     }
 
+    /// The agent there. Of nodes that were started together, the first that is up.
     fn client(&self) -> anyhow::Result<Client> {
-        Ok(Client::new(&self.directory()?))
+        let directory = self.directory()?;
+        let together = (1..).map(|number| up::node_state(&directory, number)).take_while(|state| state.exists());
+        let is_up = |state: &PathBuf| UnixStream::connect(socket(state)).is_ok();
+        Ok(Client::new(&together.into_iter().find(is_up).unwrap_or(directory)))
+    }
+}
+
+/// On which node.
+#[derive(clap::Args, Clone)]
+pub struct Where {
+    /// On this node of the cluster, instead of this host's
+    #[arg(long, value_name = "NODE")]
+    node: Option<String>,
+}
+
+impl Where {
+    fn of(&self, client: &Client) -> anyhow::Result<Client> {
+        let Some(node) = &self.node else { return Ok(client.clone()) };
+        check_name(node).map_err(|error| AgentError(error.to_string()))?;
+        Ok(client.on(node))
     }
 }
 

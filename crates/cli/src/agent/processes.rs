@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use rustix::process::Signal;
 
 use super::status::{now_ms, row};
-use super::{AgentError, Which, run, spawn};
+use super::{AgentError, Where, Which, run, spawn};
 use crate::output;
 use crate::run::signals;
 
@@ -14,6 +14,8 @@ use crate::run::signals;
 pub struct PsArgs {
     #[command(flatten)]
     which: Which,
+    #[command(flatten)]
+    place: Where,
     /// Only those that run
     #[arg(long)]
     running: bool,
@@ -31,6 +33,8 @@ pub struct AttachArgs {
     id: u64,
     #[command(flatten)]
     which: Which,
+    #[command(flatten)]
+    place: Where,
 }
 
 /// Send a signal to a process and its group.
@@ -43,6 +47,8 @@ pub struct KillArgs {
     signal: i32,
     #[command(flatten)]
     which: Which,
+    #[command(flatten)]
+    place: Where,
 }
 
 /// A signal by its name, with SIG or without, or by its number.
@@ -57,7 +63,7 @@ fn signal(text: &str) -> Result<i32, AgentError> {
 
 /// Lists processes.
 pub fn ps(args: PsArgs) -> anyhow::Result<ExitCode> {
-    let client = args.which.client()?;
+    let client = args.place.of(&args.which.client()?)?;
     let processes = run(async { Ok(client.processes().await?) })?;
     let mut text = String::new();
     for process in processes.iter().filter(|process| !args.running || process.outcome.is_none()) {
@@ -69,13 +75,13 @@ pub fn ps(args: PsArgs) -> anyhow::Result<ExitCode> {
 
 /// Shows a process.
 pub fn attach(args: AttachArgs) -> anyhow::Result<ExitCode> {
-    let client = args.which.client()?;
-    run(async { spawn::show(client.attach(args.id).await?).await })
+    let client = args.place.of(&args.which.client()?)?;
+    run(async { spawn::show(client.attach(args.id).await?, None).await })
 }
 
 /// Sends a signal.
 pub fn kill(args: KillArgs) -> anyhow::Result<ExitCode> {
-    let client = args.which.client()?;
+    let client = args.place.of(&args.which.client()?)?;
     run(async { Ok(client.signal(args.id, args.signal).await?) })?;
     Ok(ExitCode::SUCCESS)
 }

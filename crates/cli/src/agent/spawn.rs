@@ -7,19 +7,20 @@ use std::process::ExitCode;
 use std::thread;
 
 use anyhow::Context;
-use fulmen_cluster::agent::api::{Event, GRACE_MS, SpawnRequest, Stream};
+use fulmen_cluster::agent::api::{Event, GRACE_MS, NodeState, Process, SpawnRequest, Stream};
 use fulmen_cluster::agent::{Client, Events};
 use futures_util::stream;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use super::{AgentError, Which, run};
+use super::{AgentError, Where, Which, run};
 use crate::output::{self, NOBODY_LISTENS};
+use crate::run::lines::Lines;
 
 /// Bytes of standard input that are sent at a time.
 const CHUNK: usize = 64 << 10;
 
-/// Have this host's agent run a program.
+/// Have this host's agent, or another node's, run a program.
 ///
 /// Its output comes here as it is written, and signals that come here go to it. It has the agent's environment and what --env adds. When
 /// this command ends, however that is, the program's process group gets SIGTERM, and SIGKILL after its grace; so does what the program
@@ -31,10 +32,18 @@ const CHUNK: usize = 64 << 10;
 pub struct Args {
     #[command(flatten)]
     which: Which,
+    #[command(flatten)]
+    place: Where,
+    /// On every node of the cluster, each line of output with the node's name before it; exits with the first code that is not 0
+    #[arg(long, conflicts_with_all = ["node", "gateway", "stdin"])]
+    all: bool,
+    /// On the node that coordinates the cluster
+    #[arg(long, conflicts_with = "node")]
+    gateway: bool,
     /// A variable for the program: NAME=VALUE, or NAME for the value that it has here
     #[arg(long, value_name = "NAME[=VALUE]")]
     env: Vec<String>,
-    /// Where it runs [default: here]
+    /// Where it runs [default: here; on other nodes, the home directory]
     #[arg(long, value_name = "DIR")]
     cwd: Option<PathBuf>,
     /// Send it the standard input of this command; else its own is empty
@@ -58,7 +67,7 @@ pub struct Args {
 }
 
 /// Seconds, in milliseconds.
-fn seconds(text: &str) -> Result<u64, AgentError> {
+pub(super) fn seconds(text: &str) -> Result<u64, AgentError> {
     let number = text.parse().ok().filter(|seconds: &f64| (0.0..=1e9).contains(seconds));
     number.map(|seconds| (seconds * 1000.0) as u64).ok_or_else(|| AgentError("give seconds, such as 0.5 or 60".into()))
 }
@@ -77,16 +86,18 @@ fn request(args: &Args) -> anyhow::Result<SpawnRequest> {
         };
         env.insert(name.to_owned(), value);
     }
+    let elsewhere = args.all || args.gateway || args.place.node.is_some();
     let cwd = match &args.cwd {
-        Some(cwd) => std::path::absolute(cwd).context("--cwd")?,
-        None => std::env::current_dir().context("the directory here")?,
+        Some(cwd) => Some(std::path::absolute(cwd).context("--cwd")?),
+        None if elsewhere => None,
+        None => Some(std::env::current_dir().context("the directory here")?),
     };
-    let cwd = cwd.into_os_string().into_string();
+    let cwd = cwd.map(|cwd| cwd.into_os_string().into_string()).transpose();
     let cwd = cwd.map_err(|path| AgentError(format!("{} is not UTF-8, which JSON cannot say", path.display())))?;
     Ok(SpawnRequest {
         command: args.command.clone(),
         env,
-        cwd: Some(cwd),
+        cwd,
         stdin: args.stdin,
         timeout_ms: args.timeout,
         grace_ms: args.grace.unwrap_or(GRACE_MS),
@@ -98,19 +109,20 @@ fn request(args: &Args) -> anyhow::Result<SpawnRequest> {
 /// Runs a program.
 pub fn spawn(args: Args) -> anyhow::Result<ExitCode> {
     let (client, request) = (args.which.client()?, request(&args)?);
+    if args.all {
+        return run(on_all(client, request));
+    }
+    let client = if args.gateway { client.on("@gateway") } else { args.place.of(&client)? };
     run(async {
-        if args.detach {
+        if request.detach {
             let process = client.detach(request).await?;
             output::show(&format!("{}\n", process.id))?;
             return Ok(ExitCode::SUCCESS);
         }
         // Before it is started, so that no signal is missed.
         let signals = listen()?;
-        let mut events = client.spawn(request).await?;
-        let Some(Event::Started(process)) = events.next().await? else {
-            anyhow::bail!("the agent did not say what it started")
-        };
-        tokio::spawn(pass_on(client.clone(), process.id, signals));
+        let (process, events) = start(&client, request).await?;
+        tokio::spawn(pass_on(vec![(client.clone(), process.id)], signals));
         if args.stdin {
             let (client, id, bytes) = (client.clone(), process.id, stdin());
             tokio::spawn(async move {
@@ -119,29 +131,89 @@ pub fn spawn(args: Args) -> anyhow::Result<ExitCode> {
                 }
             });
         }
-        show(events).await
+        show(events, None).await
     })
 }
 
-/// Shows what a process writes, and gives its exit code.
-pub(super) async fn show(mut events: Events) -> anyhow::Result<ExitCode> {
+async fn start(client: &Client, request: SpawnRequest) -> anyhow::Result<(Process, Events)> {
+    let mut events = client.spawn(request).await?;
+    let Some(Event::Started(process)) = events.next().await? else {
+        anyhow::bail!("the agent did not say what it started")
+    };
+    Ok((process, events))
+}
+
+/// Runs a program on every node.
+async fn on_all(client: Client, request: SpawnRequest) -> anyhow::Result<ExitCode> {
+    let signals = listen()?;
+    let nodes = client.status().await?.cluster.nodes;
+    let mut problem = false;
+    let mut complain = |node: &str, what: &str| {
+        problem = true;
+        output::say(&format!("node {node}: {what}"));
+    };
+    let mut started = Vec::new();
+    for node in nodes {
+        if node.state != NodeState::Up {
+            complain(&node.name, &format!("it is {}: nothing was started there", node.state.word()));
+            continue;
+        }
+        let there = client.on(&node.name);
+        if request.detach {
+            match there.detach(request.clone()).await {
+                Ok(process) => drop(output::show(&format!("{} {}\n", node.name, process.id))?),
+                Err(error) => complain(&node.name, &error.to_string()),
+            }
+            continue;
+        }
+        match start(&there, request.clone()).await {
+            Ok((process, events)) => started.push((node.name, (there, process.id), events)),
+            Err(error) => complain(&node.name, &error.to_string()),
+        }
+    }
+    tokio::spawn(pass_on(started.iter().map(|(_, target, _)| target.clone()).collect(), signals));
+    let show = |(name, _, events): (String, (Client, u64), Events)| async move {
+        let shown = show(events, Some(&name)).await;
+        shown.unwrap_or_else(|error| {
+            output::say(&format!("node {name}: {error}"));
+            ExitCode::FAILURE
+        })
+    };
+    let codes = futures_util::future::join_all(started.into_iter().map(show)).await;
+    let failed = codes.into_iter().find(|code| *code != ExitCode::SUCCESS);
+    Ok(failed.unwrap_or(if problem { ExitCode::FAILURE } else { ExitCode::SUCCESS }))
+}
+
+/// Shows what a process writes, each line after the node's name if there is one, and gives its exit code.
+pub(super) async fn show(mut events: Events, node: Option<&str>) -> anyhow::Result<ExitCode> {
+    let lines = || node.map_or_else(Lines::plain, |node| Lines::with_label(format!("[{node}] ")));
+    let mut streams = [(output::Stream::Out, lines()), (output::Stream::Err, lines())];
+    let said = |text: String| output::say(&node.map_or(text.clone(), |node| format!("node {node}: {text}")));
+    let mut whole = Vec::new();
     while let Some(event) = events.next().await? {
         match event {
             Event::Started(_) => {}
             Event::Output { stream, data } => {
                 let bytes = data.bytes().context("the agent gave output that cannot be read")?;
-                let to = if stream == Stream::Stdout { output::Stream::Out } else { output::Stream::Err };
-                match to.write_all(&bytes) {
+                let (to, lines) = &mut streams[usize::from(stream == Stream::Stderr)];
+                whole.clear();
+                lines.push(&bytes, &mut whole);
+                match to.write_all(&whole) {
                     Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
                         return Ok(ExitCode::from(NOBODY_LISTENS));
                     }
                     written => written?,
                 }
             }
-            Event::Missed { bytes } => output::say(&format!("{bytes} bytes of output are no longer kept")),
+            Event::Missed { bytes } => said(format!("{bytes} bytes of output are no longer kept")),
             Event::Ended(outcome) => {
+                for (to, lines) in &mut streams {
+                    whole.clear();
+                    lines.finish(&mut whole);
+                    to.write_all(&whole)?;
+                }
                 if let Some(because) = outcome.because {
-                    output::say(&format!("the agent ended the program: {}", because.words()));
+                    said(format!("the agent ended the program: {}", because.words()));
                 }
                 return Ok(ExitCode::from(outcome.exit_code()));
             }
@@ -170,10 +242,12 @@ fn listen() -> io::Result<mpsc::UnboundedReceiver<i32>> {
     Ok(receiver)
 }
 
-async fn pass_on(client: Client, id: u64, mut signals: mpsc::UnboundedReceiver<i32>) {
+async fn pass_on(processes: Vec<(Client, u64)>, mut signals: mpsc::UnboundedReceiver<i32>) {
     while let Some(signal) = signals.recv().await {
-        if let Err(error) = client.signal(id, signal).await {
-            tracing::info!(%error, signal, "a signal was not passed on");
+        for (client, id) in &processes {
+            if let Err(error) = client.signal(*id, signal).await {
+                tracing::info!(%error, signal, "a signal was not passed on");
+            }
         }
     }
 }

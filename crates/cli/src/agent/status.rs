@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use fulmen_cluster::agent::api::{Process, Status};
+use fulmen_cluster::agent::api::{ClusterStatus, NodeStatus, Process, Status};
 
 use super::{Which, run};
 use crate::output;
@@ -54,7 +54,7 @@ pub(super) fn now_ms() -> u64 {
 }
 
 fn text(status: &Status, processes: &[Process], now_ms: u64) -> String {
-    let Status { name, pid, version, started_ms, state, running, spawned, ended } = status;
+    let Status { name, pid, version, started_ms, state, running, spawned, ended, cluster } = status;
     let up = ago(now_ms.saturating_sub(*started_ms));
     let mut text = format!("node {name}: agent {version}, pid {pid}, up for {up}, state in {state}\n");
     let _ = writeln!(
@@ -62,12 +62,36 @@ fn text(status: &Status, processes: &[Process], now_ms: u64) -> String {
         "{running} running; {spawned} started, of which {} ended well, {} with an error, {} by a signal",
         ended.well, ended.failed, ended.signaled
     );
+    if cluster.nodes.len() > 1 || !cluster.in_touch {
+        text += &nodes(cluster);
+    }
     let running: Vec<&Process> = processes.iter().filter(|process| process.outcome.is_none()).collect();
     for process in running.iter().take(SHOWN) {
         text += &row(process, now_ms);
     }
     if running.len() > SHOWN {
         let _ = writeln!(text, "and {} more: fulmen ps", running.len() - SHOWN);
+    }
+    text
+}
+
+/// A cluster in lines.
+fn nodes(cluster: &ClusterStatus) -> String {
+    let known = cluster.nodes.len();
+    let mut text = String::new();
+    let _ = match &cluster.coordinator {
+        _ if !cluster.in_touch => writeln!(
+            text,
+            "not in touch with a majority of the {known} known nodes: whether others are down or cut off from here cannot be known"
+        ),
+        Some(coordinator) => writeln!(text, "{known} nodes, coordinated by {coordinator}"),
+        None => writeln!(text, "{known} nodes, coordinated by none yet"),
+    };
+    for NodeStatus { name, role, address, state, slots, .. } in &cluster.nodes {
+        let address = address.as_deref().unwrap_or("-");
+        let slots = if *slots > 0 { format!("{slots} slots") } else { String::new() };
+        let line = format!("  {name:<20} {:<8} {address:<24} {role:<10} {slots}", state.word());
+        let _ = writeln!(text, "{}", line.trim_end());
     }
     text
 }
@@ -125,6 +149,7 @@ mod tests {
             pid: 4711,
             command: vec!["sh".into(), "-c".into(), "echo it's\x1b[2J".into()],
             detached: false,
+            by: None,
             started_ms: 1000,
             outcome,
             kept: None,

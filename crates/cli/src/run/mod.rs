@@ -10,7 +10,7 @@ mod control;
 mod environment;
 mod hosts;
 mod launcher;
-mod lines;
+pub mod lines;
 mod meeting;
 pub mod processes;
 mod program;

@@ -25,6 +25,118 @@ pub struct Status {
     pub spawned: u64,
     /// Those that have ended, by outcome.
     pub ended: Ended,
+    /// The cluster to which the node belongs.
+    pub cluster: ClusterStatus,
+}
+
+/// A cluster, as one of its nodes sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClusterStatus {
+    /// Whether this node agrees with a majority of the known nodes. If it does not, it cannot know whether others are up.
+    pub in_touch: bool,
+    /// The node that coordinates, if that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub coordinator: Option<String>,
+    /// All known nodes, by name.
+    pub nodes: Vec<NodeStatus>,
+}
+
+/// A node, as another one sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeStatus {
+    /// Its name.
+    pub name: String,
+    /// Its role.
+    pub role: String,
+    /// Where other nodes reach it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+    /// Whether it is up.
+    pub state: NodeState,
+    /// Ranks that it runs at a time; 0 while it is not up.
+    pub slots: u32,
+    /// When it joined, in milliseconds since 1970.
+    pub joined_ms: u64,
+}
+
+/// Whether a node is up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NodeState {
+    /// It is.
+    Up,
+    /// It has ended, or has not been heard of for seconds.
+    Down,
+    /// That cannot be known from here.
+    Unknown,
+    /// It is being removed.
+    Leaving,
+}
+
+impl NodeState {
+    /// In a word.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            NodeState::Up => "up",
+            NodeState::Down => "down",
+            NodeState::Unknown => "unknown",
+            NodeState::Leaving => "leaving",
+        }
+    }
+}
+
+/// What nodes of a role may do on others.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Role {
+    /// Its name.
+    pub name: String,
+    /// Whether they belong to the majority that agrees on everything, coordinate, and let others in.
+    #[serde(default)]
+    pub votes: bool,
+    /// What they may start.
+    pub spawn: Programs,
+}
+
+/// Programs, by their names as they are asked for: an entry without a slash allows that name alone, which is looked for in PATH.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Programs {
+    /// Any.
+    All,
+    /// These, with any arguments.
+    Only(Vec<String>),
+}
+
+impl Programs {
+    /// Whether this one is among them.
+    #[must_use]
+    pub fn allows(&self, program: &str) -> bool {
+        match self {
+            Programs::All => true,
+            Programs::Only(programs) => programs.iter().any(|allowed| allowed == program),
+        }
+    }
+}
+
+/// A token that is to be made, with which others can join.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TokenRequest {
+    /// The role of those who join with it.
+    pub role: String,
+    /// How many can.
+    pub uses: u32,
+    /// For how many milliseconds it is good.
+    pub valid_ms: u64,
+}
+
+/// A token.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TokenAnswer {
+    /// For `fulmen up --join`. Whoever has it can join.
+    pub token: String,
 }
 
 /// How many processes ended how.
@@ -85,6 +197,9 @@ pub struct Process {
     pub command: Vec<String>,
     /// It goes on when its caller goes away.
     pub detached: bool,
+    /// The node that asked for it, if it was another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
     /// When it was started, in milliseconds since 1970.
     pub started_ms: u64,
     /// How it ended; absent while it runs.

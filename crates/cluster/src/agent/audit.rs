@@ -1,4 +1,4 @@
-//! The audit log: a line of JSON for everything that an agent starts, signals, ends or refuses, appended to a file.
+//! The audit log: a line of JSON for everything that an agent starts, signals, ends, lets in or refuses, appended to a file.
 //!
 //! Values of variables are left out, since they may be secrets; so is what processes write.
 
@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 
 use serde::Serialize;
 
-use super::api::{Outcome, Process};
+use super::api::{Outcome, Process, Role, TokenRequest};
 
 /// What is noted.
 #[derive(Serialize)]
@@ -48,6 +48,34 @@ pub(super) enum Note<'a> {
     },
     Down {
         caller: &'a str,
+    },
+    Token {
+        caller: &'a str,
+        #[serde(flatten)]
+        request: &'a TokenRequest,
+    },
+    Joined {
+        node: &'a str,
+        address: &'a str,
+        role: &'a str,
+    },
+    NotJoined {
+        node: &'a str,
+        address: &'a str,
+        problem: &'a str,
+    },
+    Removed {
+        caller: &'a str,
+        node: &'a str,
+    },
+    Role {
+        caller: &'a str,
+        #[serde(flatten)]
+        role: &'a Role,
+    },
+    /// Somebody with a certificate that was good once.
+    Stranger {
+        address: &'a str,
     },
 }
 

@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 use tokio::task::JoinHandle;
 
-use super::api::{Event, Process, Refusal, SignalRequest, SpawnRequest, Status};
+use super::api::{Event, Process, Refusal, Role, SignalRequest, SpawnRequest, Status, TokenAnswer, TokenRequest};
 use super::state;
 
 /// The longest line of events: what is read of a stream at a time, in base64.
@@ -65,17 +65,27 @@ impl From<hyper::Error> for ClientError {
 }
 
 /// Asks the agent whose state is in a directory. Each request has a connection of its own. An agent that does not answer within 30 s is
-/// [silent](ClientError::Silent); what happens to a process, and what is written to its standard input, takes as long as it takes.
+/// [silent](ClientError::Silent), also in the middle of events, among which it gives signs of life; what is written to a process's standard
+/// input takes as long as it takes.
 #[derive(Clone, Debug)]
 pub struct Client {
     state: PathBuf,
+    /// Where processes are asked for.
+    base: String,
 }
 
 impl Client {
     /// Of the agent with this state. Nothing is asked yet.
     #[must_use]
     pub fn new(state: &Path) -> Client {
-        Client { state: state.to_owned() }
+        Client { state: state.to_owned(), base: "/v1".into() }
+    }
+
+    /// The same agent, asked about the processes of another node: the one with that name, or `@gateway`, the one that coordinates the
+    /// cluster.
+    #[must_use]
+    pub fn on(&self, node: &str) -> Client {
+        Client { state: self.state.clone(), base: format!("/v1/nodes/{node}") }
     }
 
     /// What the agent tells of itself.
@@ -91,7 +101,7 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub async fn processes(&self) -> Result<Vec<Process>, ClientError> {
-        self.get("/v1/processes").await
+        self.get(&format!("{}/processes", self.base)).await
     }
 
     /// One process.
@@ -99,7 +109,7 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub async fn process(&self, id: u64) -> Result<Process, ClientError> {
-        self.get(&format!("/v1/processes/{id}")).await
+        self.get(&format!("{}/processes/{id}", self.base)).await
     }
 
     /// Starts a process that goes on by itself.
@@ -108,7 +118,7 @@ impl Client {
     /// [`ClientError`]: then it was not started, unless the agent is [gone](ClientError::Gone).
     pub async fn detach(&self, request: SpawnRequest) -> Result<Process, ClientError> {
         let request = SpawnRequest { detach: true, ..request };
-        answer(self.post("/v1/processes", json(&request)?).await?).await
+        answer(self.post(&format!("{}/processes", self.base), json(&request)?).await?).await
     }
 
     /// Starts a process and tells what happens to it. It is ended when the events are dropped.
@@ -117,7 +127,7 @@ impl Client {
     /// As [`Client::detach`].
     pub async fn spawn(&self, request: SpawnRequest) -> Result<Events, ClientError> {
         let request = SpawnRequest { detach: false, ..request };
-        events(self.post("/v1/processes", json(&request)?).await?).await
+        events(self.post(&format!("{}/processes", self.base), json(&request)?).await?).await
     }
 
     /// Tells what happens to a process, from its start as far as that is kept. Nothing happens to it when the events are dropped.
@@ -125,7 +135,7 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub async fn attach(&self, id: u64) -> Result<Events, ClientError> {
-        events(self.ask("GET", &format!("/v1/processes/{id}/events"), None).await?).await
+        events(self.ask("GET", &format!("{}/processes/{id}/events", self.base), None).await?).await
     }
 
     /// Writes to a process's standard input until the stream ends, and closes it.
@@ -142,7 +152,8 @@ impl Client {
         let body = BodyExt::boxed_unsync(StreamBody::new(frames));
         let (mut sender, _connection) = self.connect().await?;
         // It answers when all is written.
-        let response = sender.send_request(request("POST", &format!("/v1/processes/{id}/stdin"), body)?).await?;
+        let path = format!("{}/processes/{id}/stdin", self.base);
+        let response = sender.send_request(request("POST", &path, body)?).await?;
         done(response).await
     }
 
@@ -151,7 +162,34 @@ impl Client {
     /// # Errors
     /// [`ClientError`], also if it has ended.
     pub async fn signal(&self, id: u64, signal: i32) -> Result<(), ClientError> {
-        done(self.post(&format!("/v1/processes/{id}/signal"), json(&SignalRequest { signal })?).await?).await
+        let path = format!("{}/processes/{id}/signal", self.base);
+        done(self.post(&path, json(&SignalRequest { signal })?).await?).await
+    }
+
+    /// Makes a token, with which others can join the agent's cluster.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn token(&self, request: &TokenRequest) -> Result<String, ClientError> {
+        let answer: TokenAnswer = answer(self.post("/v1/tokens", json(request)?).await?).await?;
+        Ok(answer.token)
+    }
+
+    /// Says what nodes of a role may do.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn set_role(&self, role: &Role) -> Result<(), ClientError> {
+        done(self.post("/v1/roles", json(role)?).await?).await
+    }
+
+    /// Removes a node from the agent's cluster: false if that is not over yet, but nobody listens to it any more.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn remove(&self, node: &str) -> Result<bool, ClientError> {
+        let response = accepted(self.ask("DELETE", &format!("/v1/nodes/{node}"), None).await?).await?;
+        Ok(response.status() == StatusCode::NO_CONTENT)
     }
 
     /// Has the agent end, with all its processes, and waits until it has: 5 minutes at most.
@@ -159,8 +197,20 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub async fn down(&self) -> Result<(), ClientError> {
+        self.end("/v1/down").await
+    }
+
+    /// The same for a node that is to leave its cluster, and forgets it.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn leave(&self) -> Result<(), ClientError> {
+        self.end("/v1/leave").await
+    }
+
+    async fn end(&self, path: &str) -> Result<(), ClientError> {
         let (mut sender, connection) = self.connect().await?;
-        let response = in_time(ANSWERS, sender.send_request(request("POST", "/v1/down", json(&())?)?)).await??;
+        let response = in_time(ANSWERS, sender.send_request(request("POST", path, json(&())?)?)).await??;
         done(response).await?;
         // It closes it last.
         in_time(ENDS, connection).await.map(drop)
@@ -267,6 +317,11 @@ impl Events {
         loop {
             if let Some(end) = self.buffer[looked..].iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.buffer.drain(..=looked + end).collect();
+                if line.len() == 1 {
+                    // A sign of life.
+                    looked = 0;
+                    continue;
+                }
                 let event = serde_json::from_slice(&line).map_err(|error| ClientError::Garbled(error.to_string()))?;
                 self.over |= matches!(event, Event::Ended(_));
                 return Ok(Some(event));
@@ -275,7 +330,7 @@ impl Events {
             if looked > LINE {
                 return Err(ClientError::Garbled(format!("a line of more than {LINE} bytes")));
             }
-            match self.body.frame().await {
+            match in_time(ANSWERS, self.body.frame()).await? {
                 Some(frame) => self.buffer.extend(frame?.into_data().unwrap_or_default()),
                 None if self.over => return Ok(None),
                 None => return Err(ClientError::Gone("its answer ended early".into())),

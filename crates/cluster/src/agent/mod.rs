@@ -1,4 +1,4 @@
-//! The agent of a node: it starts processes for the programs of its host, and sees them to their end.
+//! The agent of a node: it starts processes for the programs of its host and of other nodes, and sees them to their end.
 //!
 //! It is reached over a socket of the system's with mode 0600, by HTTP with JSON bodies ([`api`]; `openapi.json`, which
 //! it also serves, describes it for other languages), which [`Client`] speaks. Its state is a directory; a restarted agent goes on with it.
@@ -10,8 +10,14 @@
 pub mod api;
 mod audit;
 mod client;
+mod cluster;
+mod identity;
+mod join;
 mod log;
+mod members;
 mod metrics;
+mod nodes;
+mod peers;
 mod process;
 mod server;
 mod state;
@@ -20,6 +26,7 @@ mod table;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use tokio::net::UnixListener;
@@ -29,6 +36,9 @@ use tokio::sync::watch;
 use api::Status;
 use audit::{Audit, Note};
 pub use client::{Client, ClientError, Events};
+use cluster::Cluster;
+pub use cluster::Place;
+pub use join::{JoinError, join};
 pub use process::SpawnError;
 use state::State;
 pub use state::{StateError, socket};
@@ -42,10 +52,29 @@ fn now_ms() -> u64 {
 /// How an agent is started.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The node's name.
-    pub name: String,
+    /// The node's name, if it is to have a certain one. A node has the same for good.
+    pub name: Option<String>,
     /// The directory of its state, which is made if there is none.
     pub state: PathBuf,
+    /// Where other nodes reach it.
+    pub place: Place,
+    /// Ranks that it runs at a time.
+    pub slots: u32,
+}
+
+/// A name that no node can have.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} cannot be a name: up to 63 letters, digits, and any of - _ .")]
+pub struct NameError(String);
+
+/// Whether a node, or a role, can have this name.
+///
+/// # Errors
+/// It cannot.
+pub fn check_name(name: &str) -> Result<(), NameError> {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    let good = (1..64).contains(&name.len()) && name.bytes().all(allowed) && !name.starts_with('.');
+    if good { Ok(()) } else { Err(NameError(name.into())) }
 }
 
 /// Why an agent does not start.
@@ -54,6 +83,28 @@ pub enum StartError {
     /// Its state cannot be used.
     #[error(transparent)]
     State(#[from] StateError),
+    /// It has another name.
+    #[error(
+        "the node with this state is called {had}, for good: leave --name {name} out, or give another directory (--state)"
+    )]
+    OtherName {
+        /// The name that it was to have.
+        name: String,
+        /// The name that it has.
+        had: String,
+    },
+    /// Its name is none.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// There are no keys.
+    #[error(transparent)]
+    Trust(#[from] fulmen_trust::TrustError),
+    /// Its part of the registry cannot be used.
+    #[error(transparent)]
+    Registry(#[from] crate::registry::OpenError),
+    /// Its registry does not begin.
+    #[error(transparent)]
+    Ended(#[from] crate::registry::RegistryError),
     /// The system refused something.
     #[error("the agent does not start: {what}: {cause}")]
     System {
@@ -66,8 +117,8 @@ pub enum StartError {
 
 /// An agent that is up.
 pub struct Agent {
-    name: String,
     started_ms: u64,
+    cluster: Arc<Cluster>,
     state: State,
     audit: Audit,
     table: Table,
@@ -75,6 +126,8 @@ pub struct Agent {
     home: PathBuf,
     /// It is to end.
     down: watch::Sender<bool>,
+    /// It has left its cluster.
+    leaves: AtomicBool,
 }
 
 impl Agent {
@@ -94,8 +147,22 @@ impl Agent {
         let mut interrupt = signal(SignalKind::interrupt()).map_err(system("hearing of SIGINT"))?;
         let home = std::env::home_dir().filter(|home| home.is_dir()).unwrap_or_else(|| "/".into());
         let (table, down) = (Table::new(), watch::Sender::new(false));
-        let agent = Arc::new(Agent { name: config.name, started_ms: now_ms(), state, audit, table, home, down });
-        agent.audit.write(Note::Up { name: &agent.name, pid: std::process::id(), version: env!("CARGO_PKG_VERSION") });
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        config.name.iter().try_for_each(|name| check_name(name))?;
+        let opened = Cluster::open(state.directory(), config.name.as_deref(), &host, &config.place, config.slots).await;
+        let (cluster, gates) = opened.inspect_err(|_| state.clear())?;
+        let agent = Arc::new(Agent {
+            started_ms: now_ms(),
+            cluster,
+            state,
+            audit,
+            table,
+            home,
+            down,
+            leaves: AtomicBool::new(false),
+        });
+        let name = agent.cluster.name();
+        agent.audit.write(Note::Up { name, pid: std::process::id(), version: env!("CARGO_PKG_VERSION") });
 
         let reaper = tokio::spawn({
             let agent = agent.clone();
@@ -114,10 +181,14 @@ impl Agent {
                 () = stop => {}
             }
             agent.table.close().await;
+            agent.cluster.close().await;
+            if agent.leaves.load(Ordering::SeqCst) {
+                agent.cluster.forget();
+            }
             // Before anybody hears that it has ended: the next agent may be started at once.
             agent.state.clear();
         };
-        let served = server::serve(&agent, listener, ends).await;
+        let served = server::serve(&agent, listener, gates, ends).await;
         reaper.abort();
         served.map_err(system("serving its socket"))
     }
@@ -125,7 +196,7 @@ impl Agent {
     fn status(&self) -> Status {
         let (running, spawned, ended) = self.table.counts();
         Status {
-            name: self.name.clone(),
+            name: self.cluster.name().into(),
             pid: std::process::id(),
             version: env!("CARGO_PKG_VERSION").into(),
             started_ms: self.started_ms,
@@ -133,6 +204,7 @@ impl Agent {
             running,
             spawned,
             ended,
+            cluster: self.cluster.status(),
         }
     }
 }

@@ -87,8 +87,13 @@ struct Streams {
 }
 
 impl Agent {
-    /// Starts a process. `caller` says who asked for it.
-    pub(super) fn spawn(self: &Arc<Agent>, request: &SpawnRequest, caller: &str) -> Result<Arc<Entry>, SpawnError> {
+    /// Starts a process. `caller` says who asked for it, and `by` names the node if it was another one.
+    pub(super) fn spawn(
+        self: &Arc<Agent>,
+        request: &SpawnRequest,
+        caller: &str,
+        by: Option<String>,
+    ) -> Result<Arc<Entry>, SpawnError> {
         check(request)?;
         let program = &request.command[0];
         let mut command = Command::new(program);
@@ -109,6 +114,7 @@ impl Agent {
                 pid: child.id(),
                 command: request.command.clone(),
                 detached: request.detach,
+                by,
                 started_ms: super::now_ms(),
                 outcome: None,
                 kept: kept.as_ref().map(|path| path.display().to_string()),

@@ -1,26 +1,32 @@
-//! The agent's socket.
+//! What an agent is asked: by programs of its host over its socket, and by other nodes.
 
 use std::io;
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::connect_info::{ConnectInfo, Connected};
 use axum::extract::rejection::JsonRejection;
-use axum::extract::{Path, Request, State as Shared};
+use axum::extract::{DefaultBodyLimit, Extension, Path, Request, State as Shared};
 use axum::http::{StatusCode, header};
+use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{any, delete, get, post};
 use axum::serve::IncomingStream;
 use axum::{Json, Router};
 use futures_util::{StreamExt, stream};
 use rustix::process::Signal;
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixListener;
+use tokio::sync::watch;
 
-use super::api::{Because, Event, Process, Refusal, SignalRequest, SpawnRequest, Status};
+use super::api::{Because, Event, Process, Programs, Refusal, SignalRequest, SpawnRequest, Status};
 use super::audit::Note;
 use super::log::Reader;
+use super::members::{ADDRESSES, ALIVE};
+use super::nodes::{admit, leave, pass_on, registry, remove, role, token};
+use super::peers::{Gate, Peer};
 use super::process::SpawnError;
 use super::table::Entry;
 use super::{Agent, metrics};
@@ -28,59 +34,164 @@ use super::{Agent, metrics};
 /// Events as lines of JSON.
 const EVENTS: &str = "application/x-ndjson";
 
+/// How long a stream of events says nothing before it gives a sign of life: an empty line.
+const SIGN: Duration = Duration::from_secs(5);
+/// The longest body, which is a registry's.
+const LONGEST: usize = 64 << 20;
+
 /// Serves until `ends`, and what is under way then to its end.
 pub(super) async fn serve(
     agent: &Arc<Agent>,
     listener: UnixListener,
+    (nodes, newcomers): (Gate, Gate),
     ends: impl Future<Output = ()>,
 ) -> io::Result<()> {
-    let stop = tokio::sync::watch::Sender::new(false);
-    let mut stopped = stop.subscribe();
-    let service = routes(agent.clone()).into_make_service_with_connect_info::<Caller>();
-    let served = axum::serve(listener, service).with_graceful_shutdown(async move {
-        let _ = stopped.wait_for(|stop| *stop).await;
-    });
-    let mut served = pin!(served.into_future());
-    tokio::select! {
+    let stop = watch::Sender::new(false);
+    let stopped = || {
+        let mut stop = stop.subscribe();
+        async move {
+            let _ = stop.wait_for(|stop| *stop).await;
+        }
+    };
+    let local =
+        routes(agent.clone()).layer(middleware::from_fn(of_this_host)).into_make_service_with_connect_info::<Local>();
+    let known = peers(agent.clone())
+        .layer(middleware::from_fn_with_state(agent.clone(), of_a_node))
+        .into_make_service_with_connect_info::<Peer>();
+    let new = Router::new().route("/v1/join", post(admit)).with_state(agent.clone());
+    let new = new.into_make_service_with_connect_info::<Peer>();
+    let known = tokio::spawn(axum::serve(nodes, known).with_graceful_shutdown(stopped()).into_future());
+    let new = tokio::spawn(axum::serve(newcomers, new).with_graceful_shutdown(stopped()).into_future());
+    let mut served = pin!(axum::serve(listener, local).with_graceful_shutdown(stopped()).into_future());
+    let result = tokio::select! {
         result = &mut served => return result,
-        () = ends => {}
-    }
-    // Readers hear of the last ends. One that does not read is not waited for.
-    stop.send_replace(true);
-    tokio::time::timeout(std::time::Duration::from_secs(1), served).await.unwrap_or(Ok(()))
+        () = ends => {
+            // Readers hear of the last ends. One that does not read is not waited for.
+            stop.send_replace(true);
+            tokio::time::timeout(Duration::from_secs(1), served).await.unwrap_or(Ok(()))
+        }
+    };
+    known.abort();
+    new.abort();
+    result
 }
 
-pub(super) fn routes(agent: Arc<Agent>) -> Router {
-    Router::new()
+/// What nodes of the cluster may ask, too.
+fn peers(agent: Arc<Agent>) -> Router {
+    processes()
         .route("/v1/status", get(status))
-        .route("/v1/down", post(down))
+        .route("/v1/registry/{kind}", post(registry).layer(DefaultBodyLimit::max(LONGEST)))
+        .route("/metrics", get(prometheus))
+        .fallback(nothing)
+        .with_state(agent)
+}
+
+fn processes() -> Router<Arc<Agent>> {
+    Router::new()
         .route("/v1/processes", get(list).post(spawn))
         .route("/v1/processes/{id}", get(show))
         .route("/v1/processes/{id}/events", get(events))
         .route("/v1/processes/{id}/stdin", post(stdin))
         .route("/v1/processes/{id}/signal", post(signal))
+}
+
+async fn nothing() -> Refused {
+    refuse(StatusCode::NOT_FOUND, "there is nothing here: /openapi.json says what there is")
+}
+
+pub(super) fn routes(agent: Arc<Agent>) -> Router {
+    processes()
+        .route("/v1/status", get(status))
+        .route("/v1/down", post(down))
+        .route("/v1/leave", post(leave))
+        .route("/v1/tokens", post(token))
+        .route("/v1/roles", post(role))
+        .route("/v1/nodes/{node}", delete(remove))
+        .route("/v1/nodes/{node}/{*rest}", any(pass_on))
         .route("/metrics", get(prometheus))
         .route("/openapi.json", get(openapi))
-        .fallback(|| async { refuse(StatusCode::NOT_FOUND, "there is nothing here: /openapi.json says what there is") })
+        .fallback(nothing)
         .with_state(agent)
 }
 
-/// Who is at the other end of a connection.
+/// Who asks for something.
 #[derive(Clone)]
-struct Caller(String);
+pub(super) struct Caller {
+    pub(super) words: String,
+    /// The node, if it is another one, and what it may start.
+    node: Option<(String, Programs)>,
+}
 
-impl Connected<IncomingStream<'_, UnixListener>> for Caller {
-    fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Caller {
+impl Caller {
+    /// Whether it may do anything to a process.
+    fn may_touch(&self, entry: &Entry) -> bool {
+        match &self.node {
+            None | Some((_, Programs::All)) => true,
+            Some((name, Programs::Only(_))) => entry.info.by.as_ref() == Some(name),
+        }
+    }
+}
+
+/// The other end of a connection of this host.
+#[derive(Clone)]
+struct Local(String);
+
+impl Connected<IncomingStream<'_, UnixListener>> for Local {
+    fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Local {
         let whole = stream.io().peer_cred().map(|peer| match peer.pid() {
             Some(pid) => format!("uid {}, pid {pid}", peer.uid()),
             None => format!("uid {}", peer.uid()),
         });
-        Caller(whole.unwrap_or_else(|_| "unknown".into()))
+        Local(whole.unwrap_or_else(|_| "unknown".into()))
     }
 }
 
+impl Connected<IncomingStream<'_, Gate>> for Peer {
+    fn connect_info(stream: IncomingStream<'_, Gate>) -> Peer {
+        stream.remote_addr().clone()
+    }
+}
+
+async fn of_this_host(ConnectInfo(Local(words)): ConnectInfo<Local>, mut request: Request, next: Next) -> Response {
+    request.extensions_mut().insert(Caller { words, node: None });
+    next.run(request).await
+}
+
+/// Whoever is no node, or no longer one, is refused: each time.
+async fn of_a_node(
+    Shared(agent): Shared<Arc<Agent>>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let found = {
+        let view = agent.cluster.view();
+        let known = peer.fingerprint.as_deref().and_then(|fingerprint| view.of_fingerprint(fingerprint));
+        known.map(|(name, record)| (name.to_owned(), view.role(&record.role), record.leaving))
+    };
+    let Some((name, role, leaving)) = found else {
+        let problem = "this is no node of the cluster, or no longer one: it has to join again (fulmen up --join)";
+        agent.audit.write(Note::Stranger { address: &peer.address });
+        return refuse(StatusCode::FORBIDDEN, problem).into_response();
+    };
+    let registry = request.uri().path().starts_with("/v1/registry/");
+    if leaving && !registry {
+        return refuse(StatusCode::FORBIDDEN, format!("node {name} is being removed")).into_response();
+    }
+    if registry && !role.votes {
+        request.extensions_mut().insert(Bounds(vec![format!("{ALIVE}/{name}"), format!("{ADDRESSES}/{name}")]));
+    }
+    let words = format!("node {name}");
+    request.extensions_mut().insert(Caller { words, node: Some((name, role.spawn)) });
+    next.run(request).await
+}
+
+/// The keys of the registry that a node may change, if not all.
+#[derive(Clone)]
+pub(super) struct Bounds(pub(super) Vec<String>);
+
 /// Why nothing was done.
-struct Refused(StatusCode, String);
+pub(super) struct Refused(StatusCode, String);
 
 impl IntoResponse for Refused {
     fn into_response(self) -> Response {
@@ -88,18 +199,19 @@ impl IntoResponse for Refused {
     }
 }
 
-fn refuse(status: StatusCode, error: impl Into<String>) -> Refused {
+pub(super) fn refuse(status: StatusCode, error: impl Into<String>) -> Refused {
     Refused(status, error.into())
 }
 
 /// A body that is what it should be.
-fn read<T>(body: Result<Json<T>, JsonRejection>) -> Result<T, Refused> {
+pub(super) fn read<T>(body: Result<Json<T>, JsonRejection>) -> Result<T, Refused> {
     body.map(|Json(value)| value).map_err(|bad| refuse(StatusCode::BAD_REQUEST, bad.body_text()))
 }
 
-fn find(agent: &Agent, id: &str) -> Result<Arc<Entry>, Refused> {
+/// A process that the caller may know of.
+fn find(agent: &Agent, caller: &Caller, id: &str) -> Result<Arc<Entry>, Refused> {
     let entry = id.parse().ok().and_then(|id| agent.table.get(id));
-    entry.ok_or_else(|| {
+    entry.filter(|entry| caller.may_touch(entry)).ok_or_else(|| {
         refuse(StatusCode::NOT_FOUND, format!("there is no process {id}: it was never there, or ended long ago"))
     })
 }
@@ -116,29 +228,41 @@ async fn openapi() -> Response {
     ([(header::CONTENT_TYPE, "application/json")], include_str!("openapi.json")).into_response()
 }
 
-async fn down(Shared(agent): Shared<Arc<Agent>>, ConnectInfo(caller): ConnectInfo<Caller>) -> Response {
-    agent.audit.write(Note::Down { caller: &caller.0 });
+async fn down(Shared(agent): Shared<Arc<Agent>>, Extension(caller): Extension<Caller>) -> Response {
+    agent.audit.write(Note::Down { caller: &caller.words });
     agent.down.send_replace(true);
     StatusCode::ACCEPTED.into_response()
 }
 
-async fn list(Shared(agent): Shared<Arc<Agent>>) -> Json<Vec<Process>> {
-    Json(agent.table.list())
+async fn list(Shared(agent): Shared<Arc<Agent>>, Extension(caller): Extension<Caller>) -> Json<Vec<Process>> {
+    Json(agent.table.list(|entry| caller.may_touch(entry)))
 }
 
-async fn show(Shared(agent): Shared<Arc<Agent>>, Path(id): Path<String>) -> Result<Json<Process>, Refused> {
-    Ok(Json(find(&agent, &id)?.process()))
+async fn show(
+    Shared(agent): Shared<Arc<Agent>>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+) -> Result<Json<Process>, Refused> {
+    Ok(Json(find(&agent, &caller, &id)?.process()))
 }
 
 async fn spawn(
     Shared(agent): Shared<Arc<Agent>>,
-    ConnectInfo(caller): ConnectInfo<Caller>,
+    Extension(caller): Extension<Caller>,
     body: Result<Json<SpawnRequest>, JsonRejection>,
 ) -> Result<Response, Refused> {
     let request = read(body)?;
+    if let Some((node, programs)) = &caller.node
+        && let Some(program) = request.command.first()
+        && !programs.allows(program)
+    {
+        let problem = format!("node {node} may not start {program}: its role does not allow it (fulmen role)");
+        agent.audit.write(Note::Refused { caller: &caller.words, command: &request.command, problem: &problem });
+        return Err(refuse(StatusCode::FORBIDDEN, problem));
+    }
     // The system holds the thread up until the program runs. Should the caller go away meanwhile, its holder is dropped here.
     let started = tokio::task::spawn_blocking(move || {
-        let entry = agent.spawn(&request, &caller.0)?;
+        let entry = agent.spawn(&request, &caller.words, caller.node.map(|(name, _)| name))?;
         let holder = (!request.detach).then(|| Holder(entry.clone()));
         Ok::<_, SpawnError>((entry, holder))
     });
@@ -157,8 +281,12 @@ async fn spawn(
     Ok(tell(entry, holder))
 }
 
-async fn events(Shared(agent): Shared<Arc<Agent>>, Path(id): Path<String>) -> Result<Response, Refused> {
-    Ok(tell(find(&agent, &id)?, None))
+async fn events(
+    Shared(agent): Shared<Arc<Agent>>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+) -> Result<Response, Refused> {
+    Ok(tell(find(&agent, &caller, &id)?, None))
 }
 
 /// Who asked for a process: it is held up for them, and ends with them.
@@ -175,13 +303,17 @@ impl Drop for Holder {
 
 /// All that happens to a process, from its start.
 fn tell(entry: Arc<Entry>, holder: Option<Holder>) -> Response {
-    let first = stream::iter([Event::Started(entry.info.clone())]);
+    let first = stream::iter([Some(Event::Started(entry.info.clone()))]);
     let rest = stream::unfold((entry, holder, Reader::default()), |(entry, holder, mut reader)| async move {
-        let event = entry.log.next(&mut reader, holder.is_some()).await?;
+        let next = tokio::time::timeout(SIGN, entry.log.next(&mut reader, holder.is_some())).await;
+        let event = next.map_or(Some(None), |event| event.map(Some))?;
         Some((event, (entry, holder, reader)))
     });
     let lines = first.chain(rest).map(|event| {
-        let mut line = serde_json::to_vec(&event).map_err(io::Error::other)?;
+        let mut line = match event {
+            Some(event) => serde_json::to_vec(&event).map_err(io::Error::other)?,
+            None => Vec::new(),
+        };
         line.push(b'\n');
         Ok::<_, io::Error>(Bytes::from(line))
     });
@@ -191,10 +323,11 @@ fn tell(entry: Arc<Entry>, holder: Option<Holder>) -> Response {
 /// Writes the body to a process's standard input, and closes that.
 async fn stdin(
     Shared(agent): Shared<Arc<Agent>>,
+    Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
     request: Request,
 ) -> Result<StatusCode, Refused> {
-    let entry = find(&agent, &id)?;
+    let entry = find(&agent, &caller, &id)?;
     // Taken, so that it is closed whatever happens to the body.
     let Some(mut pipe) = entry.stdin.lock().await.take() else {
         let problem =
@@ -213,11 +346,11 @@ async fn stdin(
 
 async fn signal(
     Shared(agent): Shared<Arc<Agent>>,
-    ConnectInfo(caller): ConnectInfo<Caller>,
+    Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
     body: Result<Json<SignalRequest>, JsonRejection>,
 ) -> Result<StatusCode, Refused> {
-    let (entry, request) = (find(&agent, &id)?, read(body)?);
+    let (entry, request) = (find(&agent, &caller, &id)?, read(body)?);
     let Some(signal) = Signal::from_named_raw(request.signal) else {
         let problem = format!("{} is no signal: 15 asks a process to end, 9 kills it", request.signal);
         return Err(refuse(StatusCode::BAD_REQUEST, problem));
@@ -225,6 +358,6 @@ async fn signal(
     if !agent.table.signal(&entry, signal) {
         return Err(refuse(StatusCode::CONFLICT, format!("process {id} has ended")));
     }
-    agent.audit.write(Note::Signalled { id: entry.info.id, signal: request.signal, because: &caller.0 });
+    agent.audit.write(Note::Signalled { id: entry.info.id, signal: request.signal, because: &caller.words });
     Ok(StatusCode::NO_CONTENT)
 }

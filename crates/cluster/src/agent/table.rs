@@ -203,8 +203,9 @@ impl Table {
         self.inner().all.get(&id).cloned()
     }
 
-    pub(super) fn list(&self) -> Vec<Process> {
-        self.inner().all.values().map(|entry| entry.process()).collect()
+    /// Those of them that are wanted.
+    pub(super) fn list(&self, wanted: impl Fn(&Entry) -> bool) -> Vec<Process> {
+        self.inner().all.values().filter(|entry| wanted(entry)).map(|entry| entry.process()).collect()
     }
 
     /// How many run, were started, and have ended.

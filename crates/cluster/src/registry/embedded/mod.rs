@@ -121,6 +121,12 @@ impl Embedded {
     /// [`RegistryError::Ended`].
     pub async fn found(&self) -> Result<(), RegistryError> {
         let alone = BTreeMap::from([(self.inner.id, EmptyNode {})]);
+        // Nobody else is to be waited for.
+        let sole = self.members().1 == BTreeSet::from([self.inner.id]);
+        if sole {
+            let elected = self.inner.raft.trigger().elect().await;
+            return elected.map_err(|fatal| RegistryError::Ended(fatal.to_string()));
+        }
         match self.inner.raft.initialize(alone).await {
             Ok(()) | Err(RaftError::APIError(InitializeError::NotAllowed(_))) => Ok(()),
             Err(error) => Err(RegistryError::Ended(error.to_string())),
@@ -168,12 +174,19 @@ impl Embedded {
         self.inner.raft.metrics().borrow().membership_config.membership().voter_ids().count()
     }
 
-    /// Answers what another node's [`Carrier`] has brought, of this kind.
+    /// Answers what another node's [`Carrier`] has brought, of this kind. A node that is no voter may change no other entries than those
+    /// with these keys.
     ///
     /// # Errors
-    /// The request is damaged, or of an unknown kind.
-    pub async fn serve(&self, kind: &str, body: &[u8]) -> Result<Vec<u8>, CarrierError> {
-        network::serve(&self.inner, kind, body).await
+    /// The request is damaged, of an unknown kind, or not for this node to make.
+    pub async fn serve(&self, kind: &str, body: &[u8], bounds: Option<&[String]>) -> Result<Vec<u8>, CarrierError> {
+        network::serve(&self.inner, kind, body, bounds).await
+    }
+
+    /// Whether it has ended.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.inner.raft.metrics().borrow().running_state.is_err()
     }
 
     /// Ends this node's part, and closes its file.
@@ -187,10 +200,16 @@ impl Embedded {
         let end = tokio::time::Instant::now() + PATIENCE;
         let changes = matches!(ask, Ask::Command(_));
         let none = || RegistryError::NoMajority { known: self.known().max(1) };
-        let mut leader = None;
+        let (mut leader, mut turn) = (None, 0);
         loop {
             if leader.is_none() {
                 leader = inner.raft.metrics().borrow().current_leader;
+            }
+            if leader.is_none() {
+                // One that is new here is told nothing yet.
+                let others = inner.carrier.nodes();
+                leader = others.get(turn % others.len().max(1)).copied();
+                turn += 1;
             }
             let answer = match leader {
                 None => Err(Refusal::NotLeader(None)),

@@ -15,6 +15,8 @@ use openraft::{EmptyNode, RaftNetwork, RaftNetworkFactory};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::super::Change;
+use super::super::table::Command;
 use super::store::Types;
 use super::{Ask, Inner, Refusal, Told};
 
@@ -30,10 +32,16 @@ pub enum CarrierError {
     /// What came makes no sense.
     #[error("it cannot be read: {0}")]
     Garbled(String),
+    /// The other node may not ask for that.
+    #[error("this is not for a node that has no vote")]
+    NotAllowed,
 }
 
 /// Brings requests of one node's registry to another's [`serve`](super::Embedded::serve), and the answer back.
 pub trait Carrier: Send + Sync {
+    /// Nodes that may know who leads.
+    fn nodes(&self) -> Vec<u64>;
+
     /// Brings a request of a kind, which is a short word, to the node with this number.
     fn carry<'a>(
         &'a self,
@@ -143,7 +151,15 @@ pub(super) async fn forward(carrier: &dyn Carrier, leader: u64, ask: &Ask) -> Re
 }
 
 /// Answers a request that a carrier has brought.
-pub(super) async fn serve(inner: &Inner, kind: &str, body: &[u8]) -> Result<Vec<u8>, CarrierError> {
+pub(super) async fn serve(
+    inner: &Inner,
+    kind: &str,
+    body: &[u8],
+    bounds: Option<&[String]>,
+) -> Result<Vec<u8>, CarrierError> {
+    if bounds.is_some() && kind != Kind::ASK {
+        return Err(CarrierError::NotAllowed);
+    }
     fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, CarrierError> {
         postcard::from_bytes(body).map_err(|error| CarrierError::Garbled(error.to_string()))
     }
@@ -153,6 +169,9 @@ pub(super) async fn serve(inner: &Inner, kind: &str, body: &[u8]) -> Result<Vec<
         Kind::VOTE => postcard::to_stdvec(&inner.raft.vote(read(body)?).await),
         Kind::ASK => {
             let ask: Ask = read(body)?;
+            if bounds.is_some_and(|keys| !is_within(&ask, keys)) {
+                return Err(CarrierError::NotAllowed);
+            }
             let changes = matches!(ask, Ask::Command(_));
             let answer = match tokio::time::timeout(ASKED, inner.lead(ask)).await {
                 Ok(answer) => answer,
@@ -164,4 +183,15 @@ pub(super) async fn serve(inner: &Inner, kind: &str, body: &[u8]) -> Result<Vec<
         _ => return Err(CarrierError::Garbled(format!("there is no request {kind:?}"))),
     };
     answer.map_err(|error| CarrierError::Garbled(error.to_string()))
+}
+
+/// Whether something changes nothing but these keys. Leases are anybody's who knows their numbers, which only voters do not forget.
+fn is_within(ask: &Ask, keys: &[String]) -> bool {
+    match ask {
+        Ask::Read(_) | Ask::Renew(_) | Ask::Command(Command::Grant(_) | Command::End(_)) => true,
+        Ask::Command(Command::Write(write)) => write.then.iter().all(|change| match change {
+            Change::Put { key, .. } | Change::Delete(key) => keys.contains(key),
+        }),
+        Ask::Members { .. } => false,
+    }
 }

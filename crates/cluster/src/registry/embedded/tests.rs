@@ -24,6 +24,10 @@ struct Port {
 }
 
 impl Carrier for Port {
+    fn nodes(&self) -> Vec<u64> {
+        self.net.nodes.read().unwrap().keys().copied().filter(|id| *id != self.from).collect()
+    }
+
     fn carry<'a>(
         &'a self,
         to: u64,
@@ -37,7 +41,7 @@ impl Carrier for Port {
             let cut = || group(self.from) != group(to);
             let node = self.net.nodes.read().unwrap().get(&to).cloned();
             let node = node.filter(|_| !cut()).ok_or_else(not_reached)?;
-            let answer = timeout(limit, node.serve(kind, &body)).await;
+            let answer = timeout(limit, node.serve(kind, &body, None)).await;
             match answer {
                 // What was done there, the asker does not hear.
                 Ok(answer) if !cut() => answer,
@@ -129,6 +133,16 @@ fn one_node_does_what_every_registry_does() {
 #[test]
 fn three_nodes_do_what_every_registry_does() {
     run(async { conformance::run(&Cluster::of(3).await.ways(1..=3)).await });
+}
+
+/// One that nobody has told anything yet asks whoever it knows.
+#[test]
+fn a_newcomer_is_heard() {
+    run(async {
+        let cluster = Cluster::of(1).await;
+        let new = cluster.start(2).await;
+        assert_eq!(new.write(Write::new(vec![put("a/x", "1")])).await.unwrap(), Verdict::Done);
+    });
 }
 
 #[test]
@@ -254,9 +268,33 @@ fn requests_that_make_no_sense_are_refused() {
         let node = cluster.node(1);
         for kind in ["append", "snapshot", "vote", "ask", "nonsense", ""] {
             for body in [&b""[..], &[0xff; 3], &[0xff; 100]] {
-                assert!(matches!(node.serve(kind, body).await, Err(CarrierError::Garbled(_))), "{kind} {body:?}");
+                assert!(matches!(node.serve(kind, body, None).await, Err(CarrierError::Garbled(_))), "{kind} {body:?}");
             }
         }
         assert_eq!(node.write(Write::new(vec![put("a/x", "1")])).await.unwrap(), Verdict::Done);
+    });
+}
+
+/// A guest says that it is up, and no more.
+#[test]
+fn a_node_without_a_vote_changes_its_own_entries_only() {
+    run(async {
+        let node = Cluster::of(1).await.node(1);
+        let own = vec!["alive/guest".to_string()];
+        let serve = async |ask: Ask| {
+            let body = postcard::to_stdvec(&ask).unwrap();
+            node.serve("ask", &body, Some(&own)).await
+        };
+        let write = |key: &str| Ask::Command(Command::Write(Write::new(vec![put(key, "1")])));
+        for allowed in [write("alive/guest"), Ask::Read("nodes".into()), Ask::Command(Command::Grant(1000))] {
+            serve(allowed).await.unwrap();
+        }
+        let members = Ask::Members { all: BTreeSet::from([9]), voters: BTreeSet::from([9]) };
+        for refused in [write("nodes/guest"), write("alive/other"), members] {
+            assert!(matches!(serve(refused).await, Err(CarrierError::NotAllowed)));
+        }
+        for kind in ["append", "vote", "snapshot"] {
+            assert!(matches!(node.serve(kind, &[], Some(&own)).await, Err(CarrierError::NotAllowed)));
+        }
     });
 }

@@ -1,0 +1,401 @@
+//! An agent's part in its cluster: it says that it is up, watches who else is, and coordinates if nobody does.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fulmen_trust::Authority;
+use serde::Serialize;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+use super::api::ClusterStatus;
+use super::identity::Identity;
+use super::members::{ADDRESSES, ALIVE, Alive, COORDINATOR_NOW, Known, NODES, NodeRecord, ROLES, TABLES, View};
+use super::peers::{self, Gate, Peers};
+use super::{StartError, check_name, now_ms};
+use crate::registry::{Change, Condition, Embedded, Lease, Registry, RegistryError, Verdict, Write};
+
+/// Where agents listen if nobody says otherwise and nobody else does.
+const PORT: u16 = 7387;
+/// How long a node is taken for up after it was heard of last, and how often it says so.
+const LIFE: Duration = Duration::from_secs(5);
+const SIGN: Duration = Duration::from_secs(1);
+/// How often it is looked whether the registry's members are the cluster's.
+const LOOK: Duration = Duration::from_millis(250);
+/// How long to wait after the registry was asked in vain.
+const AGAIN: Duration = Duration::from_millis(500);
+
+/// What an agent knows of its cluster, and does in it.
+pub(super) struct Cluster {
+    directory: PathBuf,
+    pub(super) identity: Identity,
+    pub(super) registry: Arc<dyn Registry>,
+    pub(super) embedded: Embedded,
+    pub(super) peers: Arc<Peers>,
+    view: watch::Sender<View>,
+    address: String,
+    slots: u32,
+    started_ms: u64,
+    /// Until when others take this node for up.
+    alive: watch::Sender<Option<(Lease, Instant)>>,
+}
+
+/// Where a node listens, and how others call that.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// The address to listen at [default: all of this host, at port 7387 or, if another has that, any; later, the same].
+    pub listen: Option<SocketAddr>,
+    /// Where other hosts reach that [default: the host's first address that others can reach].
+    pub address: Option<String>,
+}
+
+/// The address by which others reach this host.
+fn own_address() -> IpAddr {
+    let all = if_addrs::get_if_addrs().unwrap_or_default();
+    let reachable = all.iter().filter(|one| !one.is_loopback() && !one.is_link_local()).map(|one| one.ip());
+    reachable.min_by_key(IpAddr::is_ipv6).unwrap_or(Ipv4Addr::LOCALHOST.into())
+}
+
+async fn listen(place: &Place, before: Option<u16>) -> std::io::Result<(TcpListener, String)> {
+    let listener = match place.listen {
+        Some(address) if address.port() != 0 => TcpListener::bind(address).await?,
+        wish => {
+            let ip = wish.map_or(Ipv4Addr::UNSPECIFIED.into(), |address| address.ip());
+            let mut listener = None;
+            for port in before.into_iter().chain(wish.is_none().then_some(PORT)) {
+                listener = TcpListener::bind((ip, port)).await.ok();
+                if listener.is_some() {
+                    break;
+                }
+            }
+            match listener {
+                Some(listener) => listener,
+                None => TcpListener::bind((ip, 0)).await?,
+            }
+        }
+    };
+    let bound = listener.local_addr()?;
+    let address = match &place.address {
+        Some(address) if address.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok()) => {
+            address.clone()
+        }
+        Some(host) => format!("{host}:{}", bound.port()),
+        None if bound.ip().is_unspecified() => SocketAddr::new(own_address(), bound.port()).to_string(),
+        None => bound.to_string(),
+    };
+    Ok((listener, address))
+}
+
+pub(super) fn json(value: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).expect("plain data")
+}
+
+pub(super) fn put(table: &str, name: &str, value: &impl Serialize, lease: Option<Lease>) -> Change {
+    Change::Put { key: format!("{table}/{name}"), value: json(value), lease }
+}
+
+impl Cluster {
+    /// Takes a node's place in its cluster: a new one, if it has none. Returns what others connect to, too.
+    pub(super) async fn open(
+        directory: &Path,
+        name: Option<&str>,
+        host: &str,
+        place: &Place,
+        slots: u32,
+    ) -> Result<(Arc<Cluster>, (Gate, Gate)), StartError> {
+        let system = |what| move |cause| StartError::System { what, cause };
+        let (mut identity, fresh) = match Identity::load(directory)? {
+            Some(identity) => (identity, false),
+            None => {
+                let name = name.unwrap_or(host);
+                check_name(name)?;
+                (Identity::found(name)?, true)
+            }
+        };
+        if let Some(name) = name.filter(|name| *name != identity.name) {
+            return Err(StartError::OtherName { name: name.into(), had: identity.name });
+        }
+        let (listener, address) = listen(place, identity.port).await.map_err(system("listening for other nodes"))?;
+        identity.port = listener.local_addr().ok().map(|bound| bound.port());
+        let view = watch::Sender::new(View::new(&identity.known));
+        let seal = identity.key.identity(&identity.root, &identity.certificate)?;
+        let peers = Arc::new(Peers::new(identity.id, seal, view.subscribe()));
+        let gates = peers::accept(listener, &identity, view.subscribe())?;
+        let embedded = Embedded::open(identity.id, &directory.join("registry.redb"), peers.clone()).await?;
+        if identity.founder {
+            embedded.found().await?;
+        }
+        if fresh {
+            identity.save(directory)?;
+        }
+        let cluster = Cluster {
+            directory: directory.to_owned(),
+            registry: Arc::new(embedded.clone()),
+            identity,
+            embedded,
+            peers,
+            view,
+            address,
+            slots,
+            started_ms: now_ms(),
+            alive: watch::Sender::new(None),
+        };
+        let cluster = Arc::new(cluster);
+        for table in TABLES {
+            tokio::spawn(cluster.clone().watch(table));
+        }
+        tokio::spawn(cluster.clone().remember());
+        tokio::spawn(cluster.clone().live());
+        tokio::spawn(cluster.clone().coordinate());
+        tokio::spawn(cluster.clone().reconcile());
+        Ok((cluster, gates))
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.identity.name
+    }
+
+    pub(super) fn address(&self) -> &str {
+        &self.address
+    }
+
+    pub(super) fn view(&self) -> watch::Ref<'_, View> {
+        // Of the sender's own value: there is always one.
+        self.view.borrow()
+    }
+
+    /// As it is told to people.
+    pub(super) fn status(&self) -> ClusterStatus {
+        self.view().status(self.name(), self.in_touch())
+    }
+
+    pub(super) fn authority(&self) -> Option<Authority> {
+        self.identity.authority().ok().flatten()
+    }
+
+    /// Whether others take this node for up, because it agrees with a majority of them.
+    pub(super) fn in_touch(&self) -> bool {
+        self.alive.borrow().is_some_and(|(_, until)| Instant::now() < until)
+    }
+
+    /// Keeps a table of the view as the registry has it.
+    async fn watch(self: Arc<Cluster>, table: &'static str) {
+        let mut revision = 0;
+        loop {
+            match self.registry.changed(table, revision).await {
+                Ok(snapshot) => {
+                    revision = snapshot.revision;
+                    self.view.send_if_modified(|view| {
+                        let before = view.clone();
+                        view.take(table, &snapshot);
+                        *view != before
+                    });
+                }
+                Err(RegistryError::Ended(_)) => return,
+                Err(error) => {
+                    tracing::debug!(%error, table, "the registry tells nothing");
+                    sleep(AGAIN).await;
+                }
+            }
+        }
+    }
+
+    /// Keeps the nodes on disk, so that this one finds them when it is started again.
+    async fn remember(self: Arc<Cluster>) {
+        let mut view = self.view.subscribe();
+        let mut kept: Vec<Known> = Vec::new();
+        loop {
+            let known = view.borrow_and_update().known();
+            if known != kept && !known.is_empty() {
+                let Ok(Some(mut identity)) = Identity::load(&self.directory) else { return };
+                (identity.known, identity.port) = (known.clone(), self.identity.port);
+                if let Err(error) = identity.save(&self.directory) {
+                    tracing::warn!(%error, "the nodes of the cluster are not remembered");
+                }
+                kept = known;
+            }
+            if view.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Says again and again that this node is up.
+    async fn live(self: Arc<Cluster>) {
+        loop {
+            match self.sign().await {
+                Ok(()) => sleep(SIGN).await,
+                Err(RegistryError::Ended(_)) => return,
+                Err(error) => {
+                    if matches!(error, RegistryError::LeaseOver) {
+                        self.alive.send_replace(None);
+                    }
+                    tracing::info!(%error, "the cluster does not hear of this node");
+                    sleep(AGAIN).await;
+                }
+            }
+        }
+    }
+
+    async fn sign(&self) -> Result<(), RegistryError> {
+        let lease = self.alive.borrow().map(|(lease, _)| lease);
+        let now = Instant::now();
+        let lease = match lease {
+            Some(lease) => {
+                self.registry.renew(lease).await?;
+                lease
+            }
+            None => {
+                let lease = self.registry.grant(LIFE).await?;
+                let alive = Alive { started_ms: self.started_ms, slots: self.slots };
+                let then = vec![
+                    put(ALIVE, self.name(), &alive, Some(lease)),
+                    put(ADDRESSES, self.name(), &self.address, None),
+                ];
+                self.registry.write(Write::new(then)).await?;
+                if self.identity.founder && self.registry.read(NODES).await?.entries.is_empty() {
+                    // The first node lets itself in.
+                    self.registry.write(Write::new(vec![put(NODES, self.name(), &self.first(), None)])).await?;
+                }
+                lease
+            }
+        };
+        self.alive.send_replace(Some((lease, now + LIFE)));
+        Ok(())
+    }
+
+    fn first(&self) -> NodeRecord {
+        NodeRecord {
+            id: self.identity.id,
+            fingerprint: self.identity.fingerprint(),
+            role: super::members::MEMBER.into(),
+            joined_ms: now_ms(),
+            leaving: false,
+        }
+    }
+
+    /// Becomes the coordinator whenever there is none.
+    async fn coordinate(self: Arc<Cluster>) {
+        let mut view = self.view.subscribe();
+        loop {
+            let candidate =
+                |view: &View| view.coordinator.is_none() && view.role_of(self.name()).is_some_and(|role| role.votes);
+            if view.wait_for(candidate).await.is_err() {
+                return;
+            }
+            let mut alive = self.alive.subscribe();
+            let Ok(lease) = alive.wait_for(Option::is_some).await.map(|alive| alive.map(|(lease, _)| lease)) else {
+                return;
+            };
+            let then = vec![Change::Put { key: COORDINATOR_NOW.into(), value: json(&self.name()), lease }];
+            let write = Write { when: vec![Condition::Absent(COORDINATOR_NOW.into())], then };
+            match self.registry.write(write).await {
+                Ok(Verdict::Done) => tracing::info!("this node coordinates the cluster"),
+                Ok(Verdict::Refused) => {}
+                Err(error) => tracing::debug!(%error, "this node does not coordinate the cluster"),
+            }
+            // Until that, or another's, is seen.
+            let _ = tokio::time::timeout(AGAIN, view.wait_for(|view| view.coordinator.is_some())).await;
+        }
+    }
+
+    /// Has the registry's members be the cluster's, as long as this node leads it.
+    async fn reconcile(self: Arc<Cluster>) {
+        loop {
+            sleep(LOOK).await;
+            if self.embedded.is_closed() {
+                return;
+            }
+            if !self.embedded.leads() {
+                continue;
+            }
+            let (wanted, leaving) = {
+                let view = self.view();
+                if view.nodes.is_empty() {
+                    continue;
+                }
+                let nodes = || view.nodes.iter().filter(|(_, record)| !record.leaving);
+                let all: BTreeSet<u64> = nodes().map(|(_, record)| record.id).collect();
+                let voters: BTreeSet<u64> =
+                    nodes().filter(|(_, record)| view.role(&record.role).votes).map(|(_, record)| record.id).collect();
+                let leaving: Vec<(String, u64)> = view
+                    .nodes
+                    .iter()
+                    .filter(|(_, record)| record.leaving)
+                    .map(|(name, record)| (name.clone(), record.id))
+                    .collect();
+                ((all, voters), leaving)
+            };
+            if self.embedded.members() != wanted && !wanted.1.is_empty() {
+                if let Err(error) = self.embedded.set_members(wanted.0, wanted.1).await {
+                    tracing::debug!(%error, "the members of the registry are not the cluster's yet");
+                }
+                continue;
+            }
+            for (name, id) in leaving {
+                if !self.embedded.members().0.contains(&id) {
+                    let tables = [NODES, ALIVE, ADDRESSES];
+                    let then = tables.map(|table| Change::Delete(format!("{table}/{name}"))).to_vec();
+                    let _ = self.registry.write(Write::new(then)).await;
+                }
+            }
+        }
+    }
+
+    /// Has a node be removed: from now on nobody listens to it.
+    pub(super) async fn remove(&self, node: &str) -> Result<bool, RegistryError> {
+        self.change_node(node, |record| record.leaving = true).await
+    }
+
+    async fn change_node(&self, node: &str, change: impl Fn(&mut NodeRecord)) -> Result<bool, RegistryError> {
+        loop {
+            let nodes = self.registry.read(NODES).await?;
+            let key = format!("{NODES}/{node}");
+            let Some(entry) = nodes.entries.into_iter().find(|entry| entry.key == key) else { return Ok(false) };
+            let Ok(mut record) = serde_json::from_slice(&entry.value) else { return Ok(false) };
+            change(&mut record);
+            let when = vec![Condition::Version(key, entry.version)];
+            let write = Write { when, then: vec![put(NODES, node, &record, None)] };
+            if self.registry.write(write).await? == Verdict::Done {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// Waits until this node, which is being removed, has no part in the registry any more.
+    pub(super) async fn let_go(&self) {
+        while self.embedded.members().1.contains(&self.identity.id) {
+            sleep(LOOK).await;
+        }
+    }
+
+    /// Waits until a node is no longer known.
+    pub(super) async fn is_removed(&self, node: &str) {
+        let gone = |view: &View| !view.nodes.is_empty() && !view.nodes.contains_key(node);
+        let _ = self.view.subscribe().wait_for(gone).await;
+    }
+
+    pub(super) async fn set_role(&self, role: &super::api::Role) -> Result<(), RegistryError> {
+        self.registry.write(Write::new(vec![put(ROLES, &role.name, role, None)])).await.map(drop)
+    }
+
+    /// Forgets the cluster, which this node has left.
+    pub(super) fn forget(&self) {
+        for name in ["node.json", "registry.redb"] {
+            let _ = std::fs::remove_file(self.directory.join(name));
+        }
+    }
+
+    /// Lets the others know at once that this node is down.
+    pub(super) async fn close(&self) {
+        let alive = self.alive.send_replace(None);
+        if let Some((lease, _)) = alive {
+            let _ = tokio::time::timeout(SIGN, self.registry.revoke(lease)).await;
+        }
+        self.embedded.close().await;
+    }
+}
