@@ -3,6 +3,10 @@
 use std::fs;
 use std::path::Path;
 
+use fulmen_abi::{
+    Arguments, Buffer, Command, Endpoint, Network, NetworkAction, NetworkRequest, Origin, Protocol, RdmaBuffer, Rights,
+    Spawn, SpawnFlags, SpawnRequest, SpawnText, Strings, Work, WorkItem, WorkKind,
+};
 use fulmen_fabric::bootstrap::ToCoordinator;
 use fulmen_fabric::bootstrap::{Regroup, Round};
 use fulmen_fabric::engine::{
@@ -17,6 +21,9 @@ fn main() {
         fs::create_dir_all(&folder).expect("a folder for the corpus");
         fs::write(folder.join(name), bytes).expect("a file of the corpus");
     };
+    for (name, bytes) in records() {
+        write("abi_records", name, &bytes);
+    }
     for (name, rendezvous) in [("mapped", 0), ("matched", 1)] {
         for (part, bytes) in engine(rendezvous).into_iter().enumerate() {
             write("engine_frames", &format!("{name}-{part}"), &bytes);
@@ -121,6 +128,58 @@ fn conversation(flags: u8, config: Config, talk: &dyn Fn(&mut Link)) -> Vec<u8> 
         peer.transmitted(&frame);
         input.push(1 << 6);
         piece(&mut input, &bytes[..bytes.len().min(255)]);
+    }
+    input
+}
+
+/// A record of each kind, in pieces without zeros, and a text.
+fn records() -> Vec<(&'static str, Vec<u8>)> {
+    let origin = Origin { node: 1, generation: 2 };
+    let buffer =
+        |tag, rights| Buffer { node: 1, generation: 2, slot: 3, tag, region_len: 64, offset: 8, len: 8, rights };
+    let args = Strings::new(&["sh", "-c", "true"]);
+    let command = Command { args, env: Strings::new(&["A=1"]), cwd: Some("/tmp") };
+    let spawn = Spawn {
+        flags: SpawnFlags::STDIN,
+        stdin: Some(buffer(4, Rights::READ)),
+        stdout: Some(buffer(5, Rights::WRITE)),
+        stderr: Some(buffer(6, Rights::WRITE)),
+        ..Spawn::new(7, origin, fulmen_abi::Target::Gateway, SpawnText::Inline(command))
+    };
+    let work = Work {
+        id: 7,
+        origin,
+        target: fulmen_abi::Target::Any,
+        kind: WorkKind::Kernel,
+        kernel: 8,
+        max_attempts: None,
+        claims_before: 0,
+        arguments: Arguments::Inline(b"arguments"),
+        result: Some(buffer(9, Rights::WRITE)),
+        counter: None,
+    };
+    let to = Endpoint::Host { name: "a.example", port: 80 };
+    let action = NetworkAction::Connect { protocol: Protocol::Tcp, to };
+    let network =
+        Network { id: 7, origin, target: fulmen_abi::Target::Node(0), lease: None, deadline_ns: None, action };
+    let mut text = [0; 64];
+    let len = command.write(&mut text).expect("it fits in");
+    let good = "a record as programs make it";
+    vec![
+        ("spawn", pieces(0, SpawnRequest::encode(&spawn).expect(good).as_bytes())),
+        ("work", pieces(1, WorkItem::encode(&work).expect(good).as_bytes())),
+        ("network", pieces(2, NetworkRequest::encode(&network).expect(good).as_bytes())),
+        ("buffer", pieces(3, RdmaBuffer::encode(&buffer(4, Rights::all())).expect(good).as_bytes())),
+        ("text", [&[4, 3, 1, 1], &text[..len]].concat()),
+    ]
+}
+
+/// A record of this kind as an input: its words that are not zero, each with its place.
+fn pieces(kind: u8, record: &[u8]) -> Vec<u8> {
+    let mut input = vec![kind];
+    for (at, word) in record.chunks(8).enumerate().filter(|(_, word)| word.iter().any(|byte| *byte != 0)) {
+        input.extend((at as u16 * 8).to_le_bytes());
+        piece(&mut input, word);
     }
     input
 }

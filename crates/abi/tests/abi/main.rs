@@ -1,0 +1,9 @@
+//! Records and their header, as those see them who share them.
+
+mod buffer;
+mod damage;
+mod header;
+mod network;
+mod samples;
+mod spawn;
+mod work;
