@@ -246,7 +246,7 @@ impl Starting {
         let said = |log: &(PathBuf, u64)| last_line(&log.0, log.1);
         loop {
             match self.client.status().await {
-                Ok(status) if status.cluster.coordinator.is_some() || Instant::now() >= touch => return Ok(status),
+                Ok(status) if is_settled(&status) || Instant::now() >= touch => return Ok(status),
                 Ok(_) => {}
                 Err(error) if !is_not_up(&error) => return Err(error.into()),
                 Err(_) => {}
@@ -260,6 +260,10 @@ impl Starting {
             tokio::time::sleep(LOOK).await;
         }
     }
+}
+
+fn is_settled(status: &Status) -> bool {
+    status.cluster.coordinator.is_some() && status.cluster.settled
 }
 
 /// What was said last, behind so many bytes.

@@ -6,6 +6,7 @@
 mod agent;
 mod bad_input;
 mod bench;
+mod cluster;
 mod demo;
 mod devices;
 mod ending;

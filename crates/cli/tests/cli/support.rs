@@ -126,6 +126,8 @@ pub fn start_with(command: &mut Command, stdin: Stdio, stdout: Stdio, stderr: St
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("FULMEN_") && name != "FULMEN_TEST_TIER") {
         command.env_remove(name);
     }
+    // Whatever it starts is reached from this host alone.
+    command.env("FULMEN_LISTEN", "127.0.0.1:0");
     command.env(MARK, &mark).stdin(stdin).stdout(stdout).stderr(stderr);
     let mut child = command.spawn().expect("the command starts");
     let (out, err) = (Captured::default(), Captured::default());

@@ -34,6 +34,8 @@ pub struct Status {
 pub struct ClusterStatus {
     /// Whether this node agrees with a majority of the known nodes. If it does not, it cannot know whether others are up.
     pub in_touch: bool,
+    /// Whether the majority is already one of all nodes that are to vote: those that have just joined do so within seconds.
+    pub settled: bool,
     /// The node that coordinates, if that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub coordinator: Option<String>,

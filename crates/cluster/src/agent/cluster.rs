@@ -1,6 +1,5 @@
 //! An agent's part in its cluster: it says that it is up, watches who else is, and coordinates if nobody does.
 
-use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -170,11 +169,22 @@ impl Cluster {
 
     /// As it is told to people.
     pub(super) fn status(&self) -> ClusterStatus {
-        self.view().status(self.name(), self.in_touch())
+        let (view, in_touch) = (self.view(), self.in_touch());
+        let settled = in_touch && self.embedded.members() == view.members();
+        ClusterStatus { settled, ..view.status(self.name(), in_touch) }
     }
 
     pub(super) fn authority(&self) -> Option<Authority> {
         self.identity.authority().ok().flatten()
+    }
+
+    /// The nodes, as soon as this one is among them, with its address.
+    pub(super) async fn known(&self) -> Vec<Known> {
+        let complete = |view: &View| view.nodes.contains_key(self.name()) && view.addresses.contains_key(self.name());
+        match self.view.subscribe().wait_for(complete).await {
+            Ok(view) => view.known(),
+            Err(_) => Vec::new(),
+        }
     }
 
     /// Whether others take this node for up, because it agrees with a majority of them.
@@ -315,20 +325,9 @@ impl Cluster {
             }
             let (wanted, leaving) = {
                 let view = self.view();
-                if view.nodes.is_empty() {
-                    continue;
-                }
-                let nodes = || view.nodes.iter().filter(|(_, record)| !record.leaving);
-                let all: BTreeSet<u64> = nodes().map(|(_, record)| record.id).collect();
-                let voters: BTreeSet<u64> =
-                    nodes().filter(|(_, record)| view.role(&record.role).votes).map(|(_, record)| record.id).collect();
-                let leaving: Vec<(String, u64)> = view
-                    .nodes
-                    .iter()
-                    .filter(|(_, record)| record.leaving)
-                    .map(|(name, record)| (name.clone(), record.id))
-                    .collect();
-                ((all, voters), leaving)
+                let leaving = view.nodes.iter().filter(|(_, record)| record.leaving);
+                let leaving: Vec<_> = leaving.map(|(name, record)| (name.clone(), record.id)).collect();
+                (view.members(), leaving)
             };
             if self.embedded.members() != wanted && !wanted.1.is_empty() {
                 if let Err(error) = self.embedded.set_members(wanted.0, wanted.1).await {

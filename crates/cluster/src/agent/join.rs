@@ -216,6 +216,10 @@ impl Cluster {
         let public = STANDARD.decode(&request.public_key).ok().and_then(|key| key.try_into().ok());
         let public = PublicKey(public.ok_or_else(|| invalid("the key is no Ed25519 key in base64"))?);
         let authority = self.authority().ok_or_else(|| refused("this node may not let others in".into()))?;
+        // Whoever is let in has to find the cluster again.
+        let known = timeout(PATIENCE / 2, self.known()).await;
+        let known =
+            known.map_err(|_| refused("this node is not in touch with its cluster: try another, or later".into()))?;
         let (token, node) = (format!("{TOKENS}/{}", hash(&secret)), format!("{NODES}/{}", request.name));
         loop {
             let tokens = self.registry.read(TOKENS).await?;
@@ -253,13 +257,7 @@ impl Cluster {
                 continue;
             }
             let authority_secret = self.identity.secret.filter(|_| role.votes).map(|secret| STANDARD.encode(secret));
-            let admission = Admission {
-                id,
-                certificate,
-                root: authority.root(),
-                authority: authority_secret,
-                known: self.view().known(),
-            };
+            let admission = Admission { id, certificate, root: authority.root(), authority: authority_secret, known };
             return Ok((admission, left.role));
         }
     }

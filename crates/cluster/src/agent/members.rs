@@ -1,6 +1,6 @@
 //! What a node knows of its cluster: who belongs to it, who is up, who coordinates it, and who may do what.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -127,6 +127,13 @@ impl View {
         self.nodes.get(node).filter(|record| !record.leaving).map(|record| self.role(&record.role))
     }
 
+    /// Who is to belong to the registry, and who of them is to vote.
+    pub(super) fn members(&self) -> (BTreeSet<u64>, BTreeSet<u64>) {
+        let stay = || self.nodes.values().filter(|record| !record.leaving);
+        let voters = stay().filter(|record| self.role(&record.role).votes);
+        (stay().map(|record| record.id).collect(), voters.map(|record| record.id).collect())
+    }
+
     /// As it is told to people: by a node that is in touch with the others, or is not.
     pub(super) fn status(&self, this: &str, in_touch: bool) -> ClusterStatus {
         let status = |(name, record): (&String, &NodeRecord)| NodeStatus {
@@ -144,7 +151,7 @@ impl View {
             joined_ms: record.joined_ms,
         };
         let coordinator = self.coordinator.clone().filter(|_| in_touch);
-        ClusterStatus { in_touch, coordinator, nodes: self.nodes.iter().map(status).collect() }
+        ClusterStatus { in_touch, settled: false, coordinator, nodes: self.nodes.iter().map(status).collect() }
     }
 }
 

@@ -303,6 +303,7 @@ impl Inner {
         if let Some(id) = voters.difference(&voting).find(|id| !behind(id)) {
             self.change(ChangeMembers::AddVoterIds(BTreeSet::from([*id]))).await?;
         } else if let Some(id) = voting.difference(voters).next() {
+            // It is still told of that, and taken out later.
             self.change(ChangeMembers::RemoveVoters(BTreeSet::from([*id]))).await?;
         }
         let gone: BTreeSet<u64> = known.difference(all).filter(|id| !voting.contains(id)).copied().collect();
@@ -313,7 +314,7 @@ impl Inner {
     }
 
     async fn change(&self, change: ChangeMembers<u64, EmptyNode>) -> Result<(), Refusal> {
-        let changed = timeout(PATIENCE, self.raft.change_membership(change, false)).await;
+        let changed = timeout(PATIENCE, self.raft.change_membership(change, true)).await;
         match changed.map_err(|_| Refusal::NoMajority)? {
             Ok(_) => Ok(()),
             Err(RaftError::APIError(ClientWriteError::ForwardToLeader(to))) => Err(Refusal::NotLeader(to.leader_id)),

@@ -222,9 +222,9 @@ impl RaftLogStorage<Types> for Log {
             encoded.iter().try_for_each(|(index, bytes)| log.insert(index, &**bytes).map(drop).map_err(other))
         };
         let written = write(&self.file, Box::new(move |log, _| insert(log))).await;
-        let failed = written.as_ref().err().map(|error| io::Error::other(error.to_string()));
-        callback.log_io_completed(written);
-        failed.map_or(Ok(()), |error| Err(writing(error)))
+        let told = written.as_ref().map(drop).map_err(|error| io::Error::other(error.to_string()));
+        callback.log_io_completed(told);
+        written.map_err(writing)
     }
 
     async fn truncate(&mut self, from: LogId<u64>) -> Result<(), Failure> {
