@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use fulmen_cluster::agent::api::{Status, TokenRequest};
-use fulmen_cluster::agent::{Client, JoinError, StateError, check_name, join};
+use fulmen_cluster::agent::{Client, ClientError, JoinError, StateError, check_name, join};
 
 use super::keep::AgentArgs;
 use super::{AgentError, KEEP, Which, is_not_up, run};
@@ -248,8 +248,9 @@ impl Starting {
             match self.client.status().await {
                 Ok(status) if is_settled(&status) || Instant::now() >= touch => return Ok(status),
                 Ok(_) => {}
-                Err(error) if !is_not_up(&error) => return Err(error.into()),
-                Err(_) => {}
+                // One that has to end at once may have answered nothing yet.
+                Err(ClientError::NotUp(_) | ClientError::Gone(_)) => {}
+                Err(error) => return Err(error.into()),
             }
             if self.keeper.try_wait()?.is_some() {
                 bail!("the agent ended at once: {}", said(&self.log));
