@@ -21,7 +21,7 @@ attempt() {
     shift 3
     # Functions of this script have a limit of their own.
     case $1 in
-    late) "$@" ;;
+    late | limited) "$@" ;;
     *) timeout "$limit" "$@" ;;
     esac >/tmp/said 2>&1 </dev/null
     status=$?
@@ -60,6 +60,21 @@ late() {
     wait $!
 }
 
+# An agent in a cgroup that was handed to it whole, which most machines that run tests do not have.
+limited() {
+    group=/sys/fs/cgroup/agent state=/tmp/agent
+    mkdir -p /sys/fs/cgroup
+    mount -t cgroup2 none /sys/fs/cgroup
+    echo "+cpu +memory" >/sys/fs/cgroup/cgroup.subtree_control
+    mkdir -p "$group"
+    sh -c "echo \$\$ >$group/cgroup.procs && exec ./fulmen up --name guest --state $state" || return
+    ./fulmen spawn --state "$state" --timeout 60 --limit cpu=0.5,mem=100M -- sh -c \
+        "cat /proc/self/cgroup $group/fulmen-*-*/cpu.max; dd if=/dev/zero bs=300M count=1 | sleep 100"
+    code=$?
+    ./fulmen down --state "$state"
+    [ "$code" = 253 ] && [ -z "$(ls -d "$group"/fulmen-*-* 2>/dev/null)" ]
+}
+
 check "GIDs: a link-local one first" 60 "rxe0 port 1 has 0: fe80::" $gids
 check "GIDs: one of IPv4 behind it" 60 "rxe0 port 1 has 1: ::ffff:10.9.0.1" $gids
 check "GIDs: that of IPv4 is taken" 60 "rxe0 port 1 takes 1: ::ffff:10.9.0.1" $gids
@@ -68,6 +83,7 @@ check "GIDs: the first of two" 60 "rxe0 port 1 takes 1: ::ffff:10.9.0.1" $gids
 /bin/ip address del 10.9.0.1/24 dev d0
 check "GIDs: the one that is left" 60 "rxe0 port 1 takes 2: ::ffff:10.9.7.1" $gids
 check "GIDs: port and address come late" 120 "every sum is" late
+check "fulmen spawn --limit" 120 "50000 100000" limited
 check "fulmen run" 120 "rank 3 of 4: every sum is 10" ./fulmen run -n 4 --device rxe0 -- examples/all_reduce
 # Warnings are no failure: this device is slow, for one.
 check "fulmen doctor" 120 "::ffff:10.9.0.1" sh -c './fulmen doctor; [ $? -le 1 ]'

@@ -63,6 +63,8 @@ enum Command {
     Keep(agent::KeepArgs),
     #[command(name = agent::AGENT, hide = true)]
     Agent(agent::AgentArgs),
+    #[command(name = agent::BECOME, hide = true)]
+    Become,
     #[command(name = run::SUPERVISE, hide = true)]
     Supervise(run::SuperviseArgs),
     #[command(name = run::HOST, hide = true)]
@@ -120,7 +122,8 @@ fn main() -> ExitCode {
         Command::ProbeWorker(args) => logged(verbose, || probe::worker(args)),
         Command::DoctorAsk(question) => doctor::answer(question),
         Command::Host => logged(verbose, run::helper),
-        // These two run inside a rank, whose standard error belongs to the rank's program: they keep no log.
+        // These have a standard error that belongs to another program: they keep no log.
+        Command::Become => agent::become_program(),
         Command::Supervise(args) => run::supervise(args),
         Command::Start(args) => run::start(args),
     };

@@ -17,6 +17,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process, setsid};
 
+use super::stage::BECOME;
 use super::up::PlaceArgs;
 use crate::run::processes;
 use crate::run::signals::Signals;
@@ -87,7 +88,11 @@ pub fn agent(args: AgentArgs) -> anyhow::Result<ExitCode> {
         let AgentArgs { name, state, place: PlaceArgs { listen, address, slots } } = args;
         let processors = || thread::available_parallelism().map_or(1, |count| count.get() as u32);
         let slots = slots.unwrap_or_else(processors);
-        Ok(Agent::run(Config { name, state, place: Place { listen, address }, slots }, stop).await?)
+        let stage = vec![processes::own_program()?.into(), BECOME.into()];
+        // Tests and those who manage cgroups themselves say so.
+        let cgroups = std::env::var_os("FULMEN_CGROUPS").is_none_or(|value| value != "off");
+        let config = Config { name, state, place: Place { listen, address }, slots, stage, cgroups };
+        Ok(Agent::run(config, stop).await?)
     })?;
     // What left its group. The keeper would do it, but may be gone.
     kill_orphans()?;

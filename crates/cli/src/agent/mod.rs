@@ -2,9 +2,11 @@
 //! `kill`: processes.
 
 mod keep;
+mod limit;
 mod nodes;
 mod processes;
 mod spawn;
+mod stage;
 mod status;
 mod up;
 
@@ -18,6 +20,7 @@ pub use keep::{AGENT, AgentArgs, KEEP, KeepArgs, agent, keep};
 pub use nodes::{RemoveArgs, RoleArgs, TokenArgs, remove, role, token};
 pub use processes::{AttachArgs, KillArgs, PsArgs, attach, kill, ps};
 pub use spawn::{Args as SpawnArgs, spawn};
+pub use stage::{BECOME, become_program};
 pub use status::{Args as StatusArgs, status};
 pub use up::{DownArgs, UpArgs, down, up};
 

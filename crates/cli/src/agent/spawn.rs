@@ -7,12 +7,13 @@ use std::process::ExitCode;
 use std::thread;
 
 use anyhow::Context;
-use fulmen_cluster::agent::api::{Event, GRACE_MS, NodeState, Process, SpawnRequest, Stream};
+use fulmen_cluster::agent::api::{Event, GRACE_MS, Limit, NodeState, Process, SpawnRequest, Stream};
 use fulmen_cluster::agent::{Client, Events};
 use futures_util::stream;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
+use super::limit::limit;
 use super::{AgentError, Where, Which, run};
 use crate::output::{self, NOBODY_LISTENS};
 use crate::run::lines::Lines;
@@ -26,8 +27,8 @@ const CHUNK: usize = 64 << 10;
 /// this command ends, however that is, the program's process group gets SIGTERM, and SIGKILL after its grace; so does what the program
 /// leaves behind in its group when it ends.
 ///
-/// Exit code: the program's, or 128 and the number of the signal that ended it; 1 where the agent is not up or has refused, 2 for bad
-/// input.
+/// Exit code: the program's, or 128 and the number of the signal that ended it; 253 where it used too much memory; 1 where the agent is
+/// not up or has refused, 2 for bad input.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -61,6 +62,10 @@ pub struct Args {
     /// Keep all that it writes in files, too, which `fulmen ps --json` names, until the agent ends
     #[arg(long)]
     keep_output: bool,
+    /// What it may use, with all that descends from it: mem=SIZE (such as 512M or 2G), after which it is killed, cpu=NUMBER of
+    /// processors (such as 0.5 or 2), or both: mem=2G,cpu=1.5. Linux only
+    #[arg(long, value_name = "LIMITS", value_parser = limit)]
+    limit: Option<Limit>,
     /// The program and its arguments
     #[arg(last = true, required = true)]
     command: Vec<String>,
@@ -103,6 +108,7 @@ fn request(args: &Args) -> anyhow::Result<SpawnRequest> {
         grace_ms: args.grace.unwrap_or(GRACE_MS),
         detach: args.detach,
         keep_output: args.keep_output,
+        limit: args.limit,
     })
 }
 

@@ -6,7 +6,7 @@
 //! [`hosts`] is what it takes where ranks are on other machines.
 
 mod begin;
-mod control;
+pub mod control;
 mod environment;
 mod hosts;
 mod launcher;

@@ -15,53 +15,61 @@ use tempfile::TempDir;
 use crate::support::{Ended, FULMEN, Running, fulmen, start_with_stdin, state, wait_until};
 
 /// An agent in the foreground, so that all that descends from it is found.
-struct Agent {
-    place: TempDir,
-    state: PathBuf,
-    keeper: Running,
+pub struct Agent {
+    pub place: TempDir,
+    pub state: PathBuf,
+    pub keeper: Running,
 }
 
 impl Agent {
-    fn up() -> Agent {
+    pub fn up() -> Agent {
         Agent::up_in(tempfile::tempdir().expect("a directory"))
     }
 
     fn up_in(place: TempDir) -> Agent {
+        Agent::up_with(place, &[])
+    }
+
+    /// One that has these variables.
+    pub fn up_with(place: TempDir, variables: &[(&str, &str)]) -> Agent {
         let state = place.path().join("state");
-        let keeper = fulmen(&["up", "--foreground", "--name", "here", "--state", state.to_str().unwrap()]);
+        let mut command = Command::new(FULMEN);
+        command.args(["up", "--foreground", "--name", "here", "--state", state.to_str().unwrap()]);
+        command.envs(variables.iter().copied());
+        let keeper = start_with_stdin(&mut command, Stdio::null());
         let agent = Agent { place, state, keeper };
         wait_until("the agent to answer", || agent.ask("GET", "/v1/status", "").0 == 200);
         agent
     }
 
-    fn start(&self, command: &str, args: &[&str]) -> Running {
+    pub fn start(&self, command: &str, args: &[&str]) -> Running {
         fulmen(&[&[command, "--state", self.state.to_str().unwrap()], args].concat())
     }
 
-    fn run(&self, command: &str, args: &[&str]) -> Ended {
+    pub fn run(&self, command: &str, args: &[&str]) -> Ended {
         self.start(command, args).end()
     }
 
-    fn spawn(&self, options: &[&str], script: &str) -> Running {
+    pub fn spawn(&self, options: &[&str], script: &str) -> Running {
         self.start("spawn", &[options, &["--", "/bin/sh", "-c", script]].concat())
     }
 
     /// A request to its socket: the status and the body of the answer.
-    fn ask(&self, method: &str, path: &str, body: &str) -> (u16, String) {
+    pub fn ask(&self, method: &str, path: &str, body: &str) -> (u16, String) {
         ask(&self.state, method, path, body).unwrap_or_default()
     }
 
-    fn processes(&self) -> Vec<Value> {
+    pub fn processes(&self) -> Vec<Value> {
         serde_json::from_str(&self.ask("GET", "/v1/processes", "").1).expect("JSON")
     }
 
-    fn audit(&self) -> Vec<Value> {
+    pub fn audit(&self) -> Vec<Value> {
         let text = fs::read_to_string(self.state.join("audit.log")).expect("an audit log");
         text.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect()
     }
 
     /// Its processes, without the agent and its keeper.
-    fn children(&self) -> Vec<(Pid, String)> {
+    pub fn children(&self) -> Vec<(Pid, String)> {
         let mut found = self.keeper.processes();
         found.retain(|(_, line)| !line.contains("--state"));
         found
@@ -73,7 +81,7 @@ impl Agent {
     }
 
     /// Ends it; nothing may be left but its logs and who it is.
-    fn down(mut self) -> TempDir {
+    pub fn down(mut self) -> TempDir {
         let ended = self.run("down", &[]);
         assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""));
         assert_eq!(self.keeper.wait_exit().code(), Some(0));

@@ -4,6 +4,8 @@
 
 #[cfg(target_os = "linux")]
 mod agent;
+#[cfg(target_os = "linux")]
+mod agent_limits;
 mod bad_input;
 mod bench;
 mod cluster;

@@ -179,6 +179,21 @@ pub struct SpawnRequest {
     /// All that it writes is also kept in files.
     #[serde(default)]
     pub keep_output: bool,
+    /// What it may use, with all that descends from it.
+    #[serde(default)]
+    pub limit: Option<Limit>,
+}
+
+/// What a process may use, with all that descends from it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Limit {
+    /// Bytes of memory: if it uses more, it is killed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
+    /// Thousandths of a processor: if it could use more, it waits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_millis: Option<u64>,
 }
 
 /// Milliseconds between SIGTERM and SIGKILL where nobody says otherwise.
@@ -228,10 +243,16 @@ pub struct Outcome {
     pub ran_ms: u64,
 }
 
+/// The exit code that stands for a process that was killed because it used too much memory.
+pub const OVER_MEMORY: u8 = 253;
+
 impl Outcome {
-    /// The exit code that a shell would give: the code, or 128 and the signal.
+    /// The exit code that a shell would give: the code, or 128 and the signal; [`OVER_MEMORY`] where that was the reason.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
+        if self.because == Some(Because::Memory) {
+            return OVER_MEMORY;
+        }
         let code = self.code.or_else(|| Some(128 + self.signal?)).unwrap_or(1);
         u8::try_from(code & 0xff).unwrap_or(1)
     }
@@ -247,6 +268,8 @@ pub enum Because {
     CallerGone,
     /// The agent ended.
     AgentDown,
+    /// It used more memory than its limit.
+    Memory,
 }
 
 impl Because {
@@ -257,6 +280,7 @@ impl Because {
             Because::Timeout => "its time was over",
             Because::CallerGone => "its caller went away",
             Because::AgentDown => "the agent ended",
+            Because::Memory => "it used more memory than its limit",
         }
     }
 }
@@ -374,5 +398,7 @@ mod tests {
         let outcome = |code, signal| Outcome { code, signal, because: None, ran_ms: 0 }.exit_code();
         assert_eq!((outcome(Some(0), None), outcome(Some(255), None), outcome(None, Some(15))), (0, 255, 143));
         assert_eq!(outcome(None, None), 1);
+        let over = Outcome { code: None, signal: Some(9), because: Some(Because::Memory), ran_ms: 0 };
+        assert_eq!(over.exit_code(), OVER_MEMORY);
     }
 }

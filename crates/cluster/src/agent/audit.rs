@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 
 use serde::Serialize;
 
-use super::api::{Outcome, Process, Role, TokenRequest};
+use super::api::{Limit, Outcome, Process, Role, TokenRequest};
 
 /// What is noted.
 #[derive(Serialize)]
@@ -30,6 +30,8 @@ pub(super) enum Note<'a> {
         cwd: Option<&'a str>,
         #[serde(serialize_with = "names")]
         env: &'a BTreeMap<String, String>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        limit: Option<Limit>,
     },
     Refused {
         caller: &'a str,

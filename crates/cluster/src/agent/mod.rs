@@ -13,6 +13,7 @@ mod client;
 mod cluster;
 mod identity;
 mod join;
+mod limits;
 mod log;
 mod members;
 mod metrics;
@@ -20,9 +21,11 @@ mod nodes;
 mod peers;
 mod process;
 mod server;
+mod stage;
 mod state;
 mod table;
 
+use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -39,7 +42,9 @@ pub use client::{Client, ClientError, Events};
 use cluster::Cluster;
 pub use cluster::Place;
 pub use join::{JoinError, join};
+use limits::Limits;
 pub use process::SpawnError;
+pub use stage::Orders;
 use state::State;
 pub use state::{StateError, socket};
 use table::Table;
@@ -60,6 +65,10 @@ pub struct Config {
     pub place: Place,
     /// Ranks that it runs at a time.
     pub slots: u32,
+    /// A program and arguments that become another program as [`Orders`] say: where a process has to be somewhere before it begins.
+    pub stage: Vec<OsString>,
+    /// Whether processes may be limited by cgroups; else only their memory can be, by looking at it.
+    pub cgroups: bool,
 }
 
 /// A name that no node can have.
@@ -122,6 +131,8 @@ pub struct Agent {
     state: State,
     audit: Audit,
     table: Table,
+    limits: Limits,
+    stage: Vec<OsString>,
     /// Where processes run that say nothing else.
     home: PathBuf,
     /// It is to end.
@@ -146,7 +157,7 @@ impl Agent {
         let mut terminate = signal(SignalKind::terminate()).map_err(system("hearing of SIGTERM"))?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(system("hearing of SIGINT"))?;
         let home = std::env::home_dir().filter(|home| home.is_dir()).unwrap_or_else(|| "/".into());
-        let (table, down) = (Table::new(), watch::Sender::new(false));
+        let (table, limits, down) = (Table::new(), Limits::new(config.cgroups), watch::Sender::new(false));
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         config.name.iter().try_for_each(|name| check_name(name))?;
         let opened = Cluster::open(state.directory(), config.name.as_deref(), &host, &config.place, config.slots).await;
@@ -157,6 +168,8 @@ impl Agent {
             state,
             audit,
             table,
+            limits,
+            stage: config.stage,
             home,
             down,
             leaves: AtomicBool::new(false),

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,9 @@ use tokio::time::{sleep, sleep_until};
 use super::Agent;
 use super::api::{Because, Outcome, Process, SpawnRequest, Stream};
 use super::audit::Note;
+use super::limits::{self, Bound};
 use super::log::Log;
+use super::stage::{self, Orders};
 use super::table::{Entry, NotStarted};
 
 /// Bytes that are read of a stream at a time: at first, and at most. Most processes write little.
@@ -33,6 +35,8 @@ const LOOK: Duration = Duration::from_millis(5);
 const LINGER: Duration = Duration::from_secs(1);
 /// How long killed processes may take to vanish. Only one that hangs inside the system takes longer.
 const VANISH: Duration = Duration::from_secs(30);
+/// Why something is killed that was asked to end.
+const OVERDUE: &str = "its grace was over";
 
 /// Why nothing was started.
 #[derive(Debug, thiserror::Error)]
@@ -71,6 +75,7 @@ fn check(request: &SpawnRequest) -> Result<(), SpawnError> {
             ));
         }
     }
+    request.limit.map_or(Ok(()), limits::check).map_err(SpawnError::Invalid)?;
     match &request.cwd {
         Some(cwd) if cwd.contains('\0') || !Path::new(cwd).is_absolute() => {
             invalid(format!("{cwd:?} is no absolute path to run in"))
@@ -86,6 +91,14 @@ struct Streams {
     kept: Option<PathBuf>,
 }
 
+/// What is asked of a process while it runs.
+struct Terms {
+    /// How long it may run.
+    time: Option<Duration>,
+    grace: Duration,
+    bound: Option<Bound>,
+}
+
 impl Agent {
     /// Starts a process. `caller` says who asked for it, and `by` names the node if it was another one.
     pub(super) fn spawn(
@@ -96,51 +109,82 @@ impl Agent {
     ) -> Result<Arc<Entry>, SpawnError> {
         check(request)?;
         let program = &request.command[0];
-        let mut command = Command::new(program);
-        command.args(&request.command[1..]).envs(&request.env).process_group(0);
-        command.current_dir(request.cwd.as_deref().map_or(&*self.home, Path::new));
-        command.stdin(if request.stdin { Stdio::piped() } else { Stdio::null() });
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let refused = |cause: io::Error| {
+            self.audit.write(Note::Refused { caller, command: &request.command, problem: &cause.to_string() });
+            SpawnError::System { program: program.clone(), cause }
+        };
+        let id = self.state.next_id().map_err(refused)?;
+        let bound = request.limit.map(|limit| self.limits.bound(limit, id)).transpose().map_err(refused)?;
         let mut streams = None;
-        let started = self.table.start(&mut command, |child, pid| {
-            let id = self.state.next_id()?;
-            let receiver = |fd: Option<OwnedFd>| pipe::Receiver::from_owned_fd(fd.expect("it is piped"));
-            let out = receiver(child.stdout.take().map(OwnedFd::from))?;
-            let err = receiver(child.stderr.take().map(OwnedFd::from))?;
-            let stdin = child.stdin.take().map(|stdin| pipe::Sender::from_owned_fd(stdin.into())).transpose()?;
-            let kept = request.keep_output.then(|| self.state.output(id));
-            let info = Process {
-                id,
-                pid: child.id(),
-                command: request.command.clone(),
-                detached: request.detach,
-                by,
-                started_ms: super::now_ms(),
-                outcome: None,
-                kept: kept.as_ref().map(|path| path.display().to_string()),
-            };
-            streams = Some(Streams { out, err, kept });
-            let log = Log::new(!request.detach);
-            let (status, end) = (watch::Sender::new(None), watch::Sender::new(None));
-            Ok(Entry { info, pid, log, status, end, stdin: AsyncMutex::new(stdin) })
-        });
-        let entry = started.map_err(|refused| match refused {
+        let (stdin, input) = input(request.stdin).map_err(refused)?;
+        let started = self.table.start(
+            || self.launch(request, stdin, bound.as_ref()),
+            |child, pid| {
+                let receiver = |fd: Option<OwnedFd>| pipe::Receiver::from_owned_fd(fd.expect("it is piped"));
+                let out = receiver(child.stdout.take().map(OwnedFd::from))?;
+                let err = receiver(child.stderr.take().map(OwnedFd::from))?;
+                let stdin = input.map(pipe::Sender::from_owned_fd).transpose()?;
+                let kept = request.keep_output.then(|| self.state.output(id));
+                let info = Process {
+                    id,
+                    pid: child.id(),
+                    command: request.command.clone(),
+                    detached: request.detach,
+                    by,
+                    started_ms: super::now_ms(),
+                    outcome: None,
+                    kept: kept.as_ref().map(|path| path.display().to_string()),
+                };
+                streams = Some(Streams { out, err, kept });
+                let log = Log::new(!request.detach);
+                let (status, end) = (watch::Sender::new(None), watch::Sender::new(None));
+                Ok(Entry { info, pid, log, status, end, stdin: AsyncMutex::new(stdin) })
+            },
+        );
+        let entry = started.map_err(|problem| match problem {
             NotStarted::Closing => SpawnError::Closing,
-            NotStarted::System(cause) => {
-                self.audit.write(Note::Refused { caller, command: &request.command, problem: &cause.to_string() });
-                SpawnError::System { program: program.clone(), cause }
-            }
+            NotStarted::System(cause) => refused(cause),
         })?;
         self.audit.write(Note::Spawned {
             caller,
             process: &entry.info,
             cwd: request.cwd.as_deref(),
             env: &request.env,
+            limit: request.limit,
         });
         let streams = streams.expect("they came with the process");
-        let times = (request.timeout_ms.map(Duration::from_millis), Duration::from_millis(request.grace_ms));
-        tokio::spawn(follow(self.clone(), entry.clone(), streams, times));
+        let time = request.timeout_ms.map(Duration::from_millis);
+        let terms = Terms { time, grace: Duration::from_millis(request.grace_ms), bound };
+        tokio::spawn(follow(self.clone(), entry.clone(), streams, terms));
         Ok(entry)
+    }
+
+    /// Has the system start the program: at once, or in a stage that enters its bound first.
+    fn launch(&self, request: &SpawnRequest, stdin: OwnedFd, bound: Option<&Bound>) -> io::Result<Child> {
+        let SpawnRequest { command: words, env, cwd, .. } = request;
+        let bound = bound.filter(|bound| bound.is_entered());
+        let stage = bound.map(|_| self.stage.split_first().ok_or_else(|| io::Error::other("this agent has no stage")));
+        let mut command = match stage.transpose()? {
+            Some((stage, args)) => {
+                let mut command = Command::new(stage);
+                command.args(args);
+                command
+            }
+            None => {
+                let mut command = Command::new(&words[0]);
+                command.args(&words[1..]).envs(env);
+                command
+            }
+        };
+        command.process_group(0).current_dir(cwd.as_deref().map_or(&*self.home, Path::new));
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        match bound {
+            Some(bound) => {
+                let orders = Orders { command: words.clone(), env: env.clone() };
+                stage::start(command, &orders, stdin, |pid| bound.enter(pid))
+            }
+            None => command.stdin(stdin).spawn(),
+        }
     }
 
     /// Signals a process's group, and notes it.
@@ -154,8 +198,18 @@ impl Agent {
     }
 }
 
+/// What a process reads, and where that is written, if anybody may.
+fn input(written: bool) -> io::Result<(OwnedFd, Option<OwnedFd>)> {
+    if written {
+        let (reader, writer) = io::pipe()?;
+        Ok((reader.into(), Some(writer.into())))
+    } else {
+        Ok((std::fs::File::open("/dev/null")?.into(), None))
+    }
+}
+
 /// Sees a process to its end: the one place that tells an outcome.
-async fn follow(agent: Arc<Agent>, entry: Arc<Entry>, streams: Streams, (limit, grace): (Option<Duration>, Duration)) {
+async fn follow(agent: Arc<Agent>, entry: Arc<Entry>, streams: Streams, terms: Terms) {
     let started = Instant::now();
     let Streams { out, err, kept } = streams;
     let kept = |kind: &str| kept.as_ref().map(|path| path.with_extension(kind));
@@ -164,10 +218,13 @@ async fn follow(agent: Arc<Agent>, entry: Arc<Entry>, streams: Streams, (limit, 
     pumps.spawn(pump(entry.clone(), out, Stream::Stdout, kept("stdout"), over.subscribe()));
     pumps.spawn(pump(entry.clone(), err, Stream::Stderr, kept("stderr"), over.subscribe()));
 
-    let Ended { status, because, killed } = wait(&agent, &entry, limit, grace).await;
+    let Ended { status, because, killed } = wait(&agent, &entry, &terms).await;
     // It cannot write any more, and nobody writes to it.
     entry.stdin.lock().await.take();
-    end_remains(&agent, &entry, grace, killed).await;
+    end_remains(&agent, &entry, &terms, killed).await;
+    if let Some(bound) = &terms.bound {
+        bound.clear().await;
+    }
     over.send_replace(Some(tokio::time::Instant::now() + LINGER));
     let mut end = entry.end.subscribe();
     tokio::select! {
@@ -203,41 +260,68 @@ struct Ended {
 }
 
 /// Waits until the leader has ended, by itself or because it has to.
-async fn wait(agent: &Agent, entry: &Entry, limit: Option<Duration>, grace: Duration) -> Ended {
+async fn wait(agent: &Agent, entry: &Entry, terms: &Terms) -> Ended {
     let mut status = entry.status.subscribe();
     let mut ended = async || status.wait_for(Option::is_some).await.ok().and_then(|status| *status).expect("some");
     let mut end = entry.end.subscribe();
-    let over = limit.and_then(|limit| tokio::time::Instant::now().checked_add(limit));
+    let over = terms.time.and_then(|time| tokio::time::Instant::now().checked_add(time));
     let because = tokio::select! {
         biased;
-        status = ended() => return Ended { status, because: None, killed: false },
+        status = ended() => {
+            // The system kills the whole group at once, but for what is being started.
+            let exceeded = terms.bound.as_ref().filter(|bound| bound.was_exceeded()).inspect(|bound| bound.kill());
+            return Ended { status, because: exceeded.map(|_| Because::Memory), killed: exceeded.is_some() };
+        }
         because = end.wait_for(Option::is_some) => because.ok().and_then(|because| *because).expect("some"),
         () = sleep_until(over.unwrap_or_else(tokio::time::Instant::now)), if over.is_some() => Because::Timeout,
+        () = exceeded(entry, terms) => Because::Memory,
     };
+    if because == Because::Memory {
+        kill(agent, entry, terms, because.words());
+        return Ended { status: ended().await, because: Some(because), killed: true };
+    }
     agent.signal(entry, Signal::TERM, because.words());
     // Nobody holds it up while it ends.
     entry.log.release();
     let because = Some(because);
-    tokio::select! {
+    let problem = tokio::select! {
         biased;
         status = ended() => return Ended { status, because, killed: false },
-        () = sleep(grace) => {}
-    }
-    agent.signal(entry, Signal::KILL, "its grace was over");
+        () = sleep(terms.grace) => OVERDUE,
+        () = exceeded(entry, terms) => Because::Memory.words(),
+    };
+    kill(agent, entry, terms, problem);
     Ended { status: ended().await, because, killed: true }
 }
 
+/// Returns when the process has to be killed for what it uses.
+async fn exceeded(entry: &Entry, terms: &Terms) {
+    match &terms.bound {
+        Some(bound) => bound.exceeded(entry.pid).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Kills the group, and what is known to have left it.
+fn kill(agent: &Agent, entry: &Entry, terms: &Terms, problem: &str) {
+    agent.signal(entry, Signal::KILL, problem);
+    if let Some(bound) = &terms.bound {
+        bound.kill();
+    }
+}
+
 /// Ends what a process has left behind in its group.
-async fn end_remains(agent: &Agent, entry: &Entry, grace: Duration, killed: bool) {
+async fn end_remains(agent: &Agent, entry: &Entry, terms: &Terms, killed: bool) {
     if !agent.table.has_remains(entry) {
         return;
     }
     if !killed {
         agent.signal(entry, Signal::TERM, "its leader has ended");
-        if remains_end(agent, entry, grace).await {
-            return;
-        }
-        agent.signal(entry, Signal::KILL, "its grace was over");
+        let problem = tokio::select! {
+            ended = remains_end(agent, entry, terms.grace) => if ended { return } else { OVERDUE },
+            () = exceeded(entry, terms) => Because::Memory.words(),
+        };
+        kill(agent, entry, terms, problem);
     }
     if !remains_end(agent, entry, VANISH).await {
         tracing::warn!(process = entry.info.id, "what it left behind cannot be killed: it hangs inside the system");

@@ -4,7 +4,7 @@
 //! one of them is its child, and the group's number belongs to nobody else: no signal hits a stranger.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::process::{Child, Command};
+use std::process::Child;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
@@ -98,7 +98,7 @@ impl Table {
     /// Starts a process. It takes as long as the system does, and others may be started meanwhile.
     pub(super) fn start(
         &self,
-        command: &mut Command,
+        launch: impl FnOnce() -> std::io::Result<Child>,
         entry: impl FnOnce(&mut Child, Pid) -> std::io::Result<Entry>,
     ) -> Result<Arc<Entry>, NotStarted> {
         {
@@ -109,7 +109,7 @@ impl Table {
             inner.starting += 1;
             self.running.send_modify(|running| *running += 1);
         }
-        let child = command.spawn();
+        let child = launch();
         let mut inner = self.inner();
         let started = child.and_then(|mut child| {
             let pid = Pid::from_child(&child);
