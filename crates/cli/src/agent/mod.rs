@@ -8,6 +8,7 @@ mod processes;
 mod spawn;
 mod stage;
 mod status;
+mod tty;
 mod up;
 
 use std::os::unix::net::UnixStream;

@@ -76,7 +76,7 @@ pub fn ps(args: PsArgs) -> anyhow::Result<ExitCode> {
 /// Shows a process.
 pub fn attach(args: AttachArgs) -> anyhow::Result<ExitCode> {
     let client = args.place.of(&args.which.client()?)?;
-    run(async { spawn::show(client.attach(args.id).await?, None).await })
+    run(async { spawn::show(client.attach(args.id).await?, None, None).await })
 }
 
 /// Sends a signal.

@@ -14,12 +14,15 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use super::limit::limit;
+use super::tty::{self, Raw};
 use super::{AgentError, Where, Which, run};
 use crate::output::{self, NOBODY_LISTENS};
 use crate::run::lines::Lines;
 
 /// Bytes of standard input that are sent at a time.
 const CHUNK: usize = 64 << 10;
+/// What stands for the end of what is typed at a terminal: Ctrl-D.
+const END: u8 = 4;
 
 /// Have this host's agent, or another node's, run a program.
 ///
@@ -50,6 +53,10 @@ pub struct Args {
     /// Send it the standard input of this command; else its own is empty
     #[arg(long)]
     stdin: bool,
+    /// Give it a terminal, of the size of the one here, to which all that is typed here goes, Ctrl-C too. It writes to standard output
+    /// alone then, and ends by SIGHUP rather than SIGTERM
+    #[arg(long, conflicts_with_all = ["detach", "all"])]
+    tty: bool,
     /// End it after so many seconds
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     timeout: Option<u64>,
@@ -92,6 +99,13 @@ fn request(args: &Args) -> anyhow::Result<SpawnRequest> {
         env.insert(name.to_owned(), value);
     }
     let elsewhere = args.all || args.gateway || args.place.node.is_some();
+    let tty = args.tty.then(tty::size);
+    if args.tty
+        && let Ok(kind) = std::env::var("TERM")
+    {
+        // What the program writes goes to the terminal here.
+        env.entry("TERM".to_owned()).or_insert(kind);
+    }
     let cwd = match &args.cwd {
         Some(cwd) => Some(std::path::absolute(cwd).context("--cwd")?),
         None if elsewhere => None,
@@ -103,12 +117,13 @@ fn request(args: &Args) -> anyhow::Result<SpawnRequest> {
         command: args.command.clone(),
         env,
         cwd,
-        stdin: args.stdin,
+        stdin: args.stdin || args.tty,
         timeout_ms: args.timeout,
         grace_ms: args.grace.unwrap_or(GRACE_MS),
         detach: args.detach,
         keep_output: args.keep_output,
         limit: args.limit,
+        tty,
     })
 }
 
@@ -127,17 +142,23 @@ pub fn spawn(args: Args) -> anyhow::Result<ExitCode> {
         }
         // Before it is started, so that no signal is missed.
         let signals = listen()?;
+        let (tty, reads) = (request.tty, request.stdin);
         let (process, events) = start(&client, request).await?;
         tokio::spawn(pass_on(vec![(client.clone(), process.id)], signals));
-        if args.stdin {
-            let (client, id, bytes) = (client.clone(), process.id, stdin());
+        let mut raw = None;
+        if let Some(size) = tty {
+            raw = Raw::enter()?;
+            tty::follow_size(client.clone(), process.id, size)?;
+        }
+        if reads {
+            let (client, id, bytes) = (client.clone(), process.id, stdin(tty.is_some() && raw.is_none()));
             tokio::spawn(async move {
                 if let Err(error) = client.stdin(id, bytes).await {
                     tracing::info!(%error, "standard input was not sent to its end");
                 }
             });
         }
-        show(events, None).await
+        show(events, None, raw).await
     })
 }
 
@@ -179,7 +200,7 @@ async fn on_all(client: Client, request: SpawnRequest) -> anyhow::Result<ExitCod
     }
     tokio::spawn(pass_on(started.iter().map(|(_, target, _)| target.clone()).collect(), signals));
     let show = |(name, _, events): (String, (Client, u64), Events)| async move {
-        let shown = show(events, Some(&name)).await;
+        let shown = show(events, Some(&name), None).await;
         shown.unwrap_or_else(|error| {
             output::say(&format!("node {name}: {error}"));
             ExitCode::FAILURE
@@ -190,8 +211,9 @@ async fn on_all(client: Client, request: SpawnRequest) -> anyhow::Result<ExitCod
     Ok(failed.unwrap_or(if problem { ExitCode::FAILURE } else { ExitCode::SUCCESS }))
 }
 
-/// Shows what a process writes, each line after the node's name if there is one, and gives its exit code.
-pub(super) async fn show(mut events: Events, node: Option<&str>) -> anyhow::Result<ExitCode> {
+/// Shows what a process writes, each line after the node's name if there is one, and gives its exit code. Nothing else is said as long as
+/// the terminal is raw.
+pub(super) async fn show(mut events: Events, node: Option<&str>, raw: Option<Raw>) -> anyhow::Result<ExitCode> {
     let lines = || node.map_or_else(Lines::plain, |node| Lines::with_label(format!("[{node}] ")));
     let mut streams = [(output::Stream::Out, lines()), (output::Stream::Err, lines())];
     let said = |text: String| output::say(&node.map_or(text.clone(), |node| format!("node {node}: {text}")));
@@ -203,7 +225,11 @@ pub(super) async fn show(mut events: Events, node: Option<&str>) -> anyhow::Resu
                 let bytes = data.bytes().context("the agent gave output that cannot be read")?;
                 let (to, lines) = &mut streams[usize::from(stream == Stream::Stderr)];
                 whole.clear();
-                lines.push(&bytes, &mut whole);
+                match node {
+                    Some(_) => lines.push(&bytes, &mut whole),
+                    // A line that is not whole yet may be a question.
+                    None => whole.extend(bytes),
+                }
                 match to.write_all(&whole) {
                     Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
                         return Ok(ExitCode::from(NOBODY_LISTENS));
@@ -218,6 +244,7 @@ pub(super) async fn show(mut events: Events, node: Option<&str>) -> anyhow::Resu
                     lines.finish(&mut whole);
                     to.write_all(&whole)?;
                 }
+                drop(raw);
                 if let Some(because) = outcome.because {
                     said(format!("the agent ended the program: {}", because.words()));
                 }
@@ -258,19 +285,32 @@ async fn pass_on(processes: Vec<(Client, u64)>, mut signals: mpsc::UnboundedRece
     }
 }
 
-/// What comes by standard input. A thread reads it, which may wait for ever.
-fn stdin() -> impl futures_util::Stream<Item = io::Result<Vec<u8>>> + Send + 'static {
+/// What comes by standard input, and Ctrl-D at its end where that is for a terminal. A thread reads it, which may wait for ever.
+fn stdin(typed_end: bool) -> impl futures_util::Stream<Item = io::Result<Vec<u8>>> + Send + 'static {
     let (sender, receiver) = mpsc::channel(1);
     thread::spawn(move || {
         let mut input = io::stdin().lock();
+        let mut last = b'\n';
         loop {
             let mut bytes = vec![0; CHUNK];
             let read = input.read(&mut bytes).map(|count| {
                 bytes.truncate(count);
                 bytes
             });
-            let goes_on = read.as_ref().is_ok_and(|bytes| !bytes.is_empty());
-            if sender.blocking_send(read).is_err() || !goes_on {
+            let read = match read {
+                Ok(bytes) if bytes.is_empty() => {
+                    // The first one only ends a line that was begun.
+                    let ends = if last == b'\n' { 1 } else { 2 };
+                    if typed_end {
+                        let _ = sender.blocking_send(Ok(vec![END; ends]));
+                    }
+                    return;
+                }
+                read => read,
+            };
+            last = read.as_ref().ok().and_then(|bytes| bytes.last().copied()).unwrap_or(last);
+            let failed = read.is_err();
+            if sender.blocking_send(read).is_err() || failed {
                 return;
             }
         }

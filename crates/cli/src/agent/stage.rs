@@ -7,6 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
 use fulmen_cluster::agent::Orders;
+use rustix::process::{ioctl_tiocsctty, setsid};
 
 use crate::run::control;
 
@@ -17,7 +18,7 @@ pub const BECOME: &str = "become-program";
 pub fn become_program() -> anyhow::Result<ExitCode> {
     let mut socket = UnixStream::from(rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?);
     let error = match prepare(&mut socket) {
-        Ok(Orders { command, env }) => match command.split_first() {
+        Ok(Orders { command, env, .. }) => match command.split_first() {
             Some((program, args)) => Command::new(program).args(args).envs(env).exec(),
             None => io::ErrorKind::InvalidInput.into(),
         },
@@ -30,7 +31,12 @@ pub fn become_program() -> anyhow::Result<ExitCode> {
 fn prepare(socket: &mut UnixStream) -> io::Result<Orders> {
     let [stdin]: [OwnedFd; 1] = control::receive(socket)?;
     rustix::stdio::dup2_stdin(&stdin)?;
-    let mut orders = Vec::new();
-    socket.read_to_end(&mut orders)?;
-    Ok(serde_json::from_slice(&orders)?)
+    let mut bytes = Vec::new();
+    socket.read_to_end(&mut bytes)?;
+    let orders: Orders = serde_json::from_slice(&bytes)?;
+    if orders.terminal {
+        setsid()?;
+        ioctl_tiocsctty(rustix::stdio::stdin())?;
+    }
+    Ok(orders)
 }

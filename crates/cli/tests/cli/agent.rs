@@ -75,7 +75,7 @@ impl Agent {
         found
     }
 
-    fn pid(&self) -> Pid {
+    pub fn pid(&self) -> Pid {
         let status: Value = serde_json::from_str(&self.ask("GET", "/v1/status", "").1).expect("JSON");
         Pid::from_raw(status["pid"].as_i64().unwrap() as i32).unwrap()
     }

@@ -6,6 +6,8 @@
 mod agent;
 #[cfg(target_os = "linux")]
 mod agent_limits;
+#[cfg(target_os = "linux")]
+mod agent_tty;
 mod bad_input;
 mod bench;
 mod cluster;

@@ -37,10 +37,10 @@ fn make_signals_default() {
 
 /// What a stream has given so far.
 #[derive(Clone, Default)]
-struct Captured(Arc<(Mutex<Vec<u8>>, Condvar)>);
+pub struct Captured(Arc<(Mutex<Vec<u8>>, Condvar)>);
 
 impl Captured {
-    fn follow(&self, mut stream: impl Read + Send + 'static) -> JoinHandle<()> {
+    pub fn follow(&self, mut stream: impl Read + Send + 'static) -> JoinHandle<()> {
         let shared = self.0.clone();
         thread::spawn(move || {
             let mut buffer = vec![0; 1 << 16];
@@ -55,7 +55,7 @@ impl Captured {
         self.0.0.lock().unwrap().clone()
     }
 
-    fn wait(&self, what: &str, ready: impl Fn(&str) -> bool) -> String {
+    pub fn wait(&self, what: &str, ready: impl Fn(&str) -> bool) -> String {
         let end = Instant::now() + LIMIT;
         let mut bytes = self.0.0.lock().unwrap();
         loop {

@@ -182,6 +182,19 @@ pub struct SpawnRequest {
     /// What it may use, with all that descends from it.
     #[serde(default)]
     pub limit: Option<Limit>,
+    /// It gets a terminal of this size, which is its standard input, output and error.
+    #[serde(default)]
+    pub tty: Option<Size>,
+}
+
+/// The size of a terminal, in characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Size {
+    /// Lines.
+    pub rows: u16,
+    /// Characters in each.
+    pub cols: u16,
 }
 
 /// What a process may use, with all that descends from it.

@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 use tokio::task::JoinHandle;
 
-use super::api::{Event, Process, Refusal, Role, SignalRequest, SpawnRequest, Status, TokenAnswer, TokenRequest};
+use super::api::{Event, Process, Refusal, Role, SignalRequest, Size, SpawnRequest, Status, TokenAnswer, TokenRequest};
 use super::state;
 
 /// The longest line of events: what is read of a stream at a time, in base64.
@@ -190,6 +190,14 @@ impl Client {
     pub async fn remove(&self, node: &str) -> Result<bool, ClientError> {
         let response = accepted(self.ask("DELETE", &format!("/v1/nodes/{node}"), None).await?).await?;
         Ok(response.status() == StatusCode::NO_CONTENT)
+    }
+
+    /// Gives a process's terminal another size.
+    ///
+    /// # Errors
+    /// [`ClientError`], also if it has none or has ended.
+    pub async fn resize(&self, id: u64, size: Size) -> Result<(), ClientError> {
+        done(self.post(&format!("{}/processes/{id}/size", self.base), json(&size)?).await?).await
     }
 
     /// Has the agent end, with all its processes, and waits until it has: 5 minutes at most.

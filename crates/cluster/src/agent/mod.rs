@@ -23,7 +23,9 @@ mod process;
 mod server;
 mod stage;
 mod state;
+mod streams;
 mod table;
+mod terminal;
 
 use std::ffi::OsString;
 use std::io;

@@ -1,17 +1,15 @@
 //! Starting a process, and following it to its end.
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
+use std::process::{Child, Command};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, WaitStatus};
 use tokio::fs::File;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::unix::pipe;
+use tokio::io::AsyncWriteExt;
 use tokio::sync::{Mutex as AsyncMutex, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, sleep_until};
@@ -22,6 +20,7 @@ use super::audit::Note;
 use super::limits::{self, Bound};
 use super::log::Log;
 use super::stage::{self, Orders};
+use super::streams::{self, Ours, Output, Theirs};
 use super::table::{Entry, NotStarted};
 
 /// Bytes that are read of a stream at a time: at first, and at most. Most processes write little.
@@ -84,13 +83,6 @@ fn check(request: &SpawnRequest) -> Result<(), SpawnError> {
     }
 }
 
-/// The streams of a new process, and where they are kept.
-struct Streams {
-    out: pipe::Receiver,
-    err: pipe::Receiver,
-    kept: Option<PathBuf>,
-}
-
 /// What is asked of a process while it runs.
 struct Terms {
     /// How long it may run.
@@ -115,17 +107,13 @@ impl Agent {
         };
         let id = self.state.next_id().map_err(refused)?;
         let bound = request.limit.map(|limit| self.limits.bound(limit, id)).transpose().map_err(refused)?;
-        let mut streams = None;
-        let (stdin, input) = input(request.stdin).map_err(refused)?;
+        let (Ours { stdin, stdout, stderr, terminal }, theirs) = streams::open(request).map_err(refused)?;
+        let kept = request.keep_output.then(|| self.state.output(id));
+        let place = kept.as_ref().map(|path| path.display().to_string());
         let started = self.table.start(
-            || self.launch(request, stdin, bound.as_ref()),
-            |child, pid| {
-                let receiver = |fd: Option<OwnedFd>| pipe::Receiver::from_owned_fd(fd.expect("it is piped"));
-                let out = receiver(child.stdout.take().map(OwnedFd::from))?;
-                let err = receiver(child.stderr.take().map(OwnedFd::from))?;
-                let stdin = input.map(pipe::Sender::from_owned_fd).transpose()?;
-                let kept = request.keep_output.then(|| self.state.output(id));
-                let info = Process {
+            || self.launch(request, theirs, bound.as_ref()),
+            |child, pid| Entry {
+                info: Process {
                     id,
                     pid: child.id(),
                     command: request.command.clone(),
@@ -133,12 +121,15 @@ impl Agent {
                     by,
                     started_ms: super::now_ms(),
                     outcome: None,
-                    kept: kept.as_ref().map(|path| path.display().to_string()),
-                };
-                streams = Some(Streams { out, err, kept });
-                let log = Log::new(!request.detach);
-                let (status, end) = (watch::Sender::new(None), watch::Sender::new(None));
-                Ok(Entry { info, pid, log, status, end, stdin: AsyncMutex::new(stdin) })
+                    kept: place,
+                },
+                pid,
+                log: Log::new(!request.detach),
+                status: watch::Sender::new(None),
+                end: watch::Sender::new(None),
+                stdin: AsyncMutex::new(stdin),
+                terminal: Mutex::new(terminal),
+                asks: if request.tty.is_some() { Signal::HUP } else { Signal::TERM },
             },
         );
         let entry = started.map_err(|problem| match problem {
@@ -152,45 +143,46 @@ impl Agent {
             env: &request.env,
             limit: request.limit,
         });
-        let streams = streams.expect("they came with the process");
         let time = request.timeout_ms.map(Duration::from_millis);
         let terms = Terms { time, grace: Duration::from_millis(request.grace_ms), bound };
-        tokio::spawn(follow(self.clone(), entry.clone(), streams, terms));
+        tokio::spawn(follow(self.clone(), entry.clone(), (stdout, stderr, kept), terms));
         Ok(entry)
     }
 
-    /// Has the system start the program: at once, or in a stage that enters its bound first.
-    fn launch(&self, request: &SpawnRequest, stdin: OwnedFd, bound: Option<&Bound>) -> io::Result<Child> {
+    /// Has the system start the program: at once, or in a stage that enters its bound or takes its terminal first.
+    fn launch(&self, request: &SpawnRequest, streams: Theirs, bound: Option<&Bound>) -> io::Result<Child> {
         let SpawnRequest { command: words, env, cwd, .. } = request;
+        let Theirs { stdin, stdout, stderr } = streams;
+        let terminal = request.tty.is_some();
         let bound = bound.filter(|bound| bound.is_entered());
-        let stage = bound.map(|_| self.stage.split_first().ok_or_else(|| io::Error::other("this agent has no stage")));
-        let mut command = match stage.transpose()? {
-            Some((stage, args)) => {
-                let mut command = Command::new(stage);
-                command.args(args);
-                command
-            }
-            None => {
-                let mut command = Command::new(&words[0]);
-                command.args(&words[1..]).envs(env);
-                command
-            }
+        let staged = terminal || bound.is_some();
+        let mut command = if staged {
+            let no_stage = || io::Error::other("this agent has no stage");
+            let (program, args) = self.stage.split_first().ok_or_else(no_stage)?;
+            let mut command = Command::new(program);
+            command.args(args);
+            command
+        } else {
+            let mut command = Command::new(&words[0]);
+            command.args(&words[1..]).envs(env);
+            command
         };
-        command.process_group(0).current_dir(cwd.as_deref().map_or(&*self.home, Path::new));
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        match bound {
-            Some(bound) => {
-                let orders = Orders { command: words.clone(), env: env.clone() };
-                stage::start(command, &orders, stdin, |pid| bound.enter(pid))
-            }
-            None => command.stdin(stdin).spawn(),
+        command.current_dir(cwd.as_deref().map_or(&*self.home, Path::new)).stdout(stdout).stderr(stderr);
+        // One that takes a terminal makes a session, and leads a group with that.
+        if !terminal {
+            command.process_group(0);
         }
+        if !staged {
+            return command.stdin(stdin).spawn();
+        }
+        let orders = Orders { command: words.clone(), env: env.clone(), terminal };
+        stage::start(command, &orders, stdin, |pid| bound.map_or(Ok(()), |bound| bound.enter(pid)))
     }
 
     /// Signals a process's group, and notes it.
     fn signal(&self, entry: &Entry, signal: Signal, because: &str) {
         self.table.signal(entry, signal);
-        if signal == Signal::TERM {
+        if signal != Signal::KILL {
             // A stopped process acts on it only when it is continued.
             self.table.signal(entry, Signal::CONT);
         }
@@ -198,29 +190,26 @@ impl Agent {
     }
 }
 
-/// What a process reads, and where that is written, if anybody may.
-fn input(written: bool) -> io::Result<(OwnedFd, Option<OwnedFd>)> {
-    if written {
-        let (reader, writer) = io::pipe()?;
-        Ok((reader.into(), Some(writer.into())))
-    } else {
-        Ok((std::fs::File::open("/dev/null")?.into(), None))
-    }
-}
-
 /// Sees a process to its end: the one place that tells an outcome.
-async fn follow(agent: Arc<Agent>, entry: Arc<Entry>, streams: Streams, terms: Terms) {
+async fn follow(
+    agent: Arc<Agent>,
+    entry: Arc<Entry>,
+    (stdout, stderr, kept): (Output, Option<Output>, Option<PathBuf>),
+    terms: Terms,
+) {
     let started = Instant::now();
-    let Streams { out, err, kept } = streams;
     let kept = |kind: &str| kept.as_ref().map(|path| path.with_extension(kind));
     let over = watch::Sender::new(None);
     let mut pumps = JoinSet::new();
-    pumps.spawn(pump(entry.clone(), out, Stream::Stdout, kept("stdout"), over.subscribe()));
-    pumps.spawn(pump(entry.clone(), err, Stream::Stderr, kept("stderr"), over.subscribe()));
+    pumps.spawn(pump(entry.clone(), stdout, Stream::Stdout, kept("stdout"), over.subscribe()));
+    if let Some(stderr) = stderr {
+        pumps.spawn(pump(entry.clone(), stderr, Stream::Stderr, kept("stderr"), over.subscribe()));
+    }
 
     let Ended { status, because, killed } = wait(&agent, &entry, &terms).await;
     // It cannot write any more, and nobody writes to it.
     entry.stdin.lock().await.take();
+    entry.hang_up();
     end_remains(&agent, &entry, &terms, killed).await;
     if let Some(bound) = &terms.bound {
         bound.clear().await;
@@ -280,7 +269,7 @@ async fn wait(agent: &Agent, entry: &Entry, terms: &Terms) -> Ended {
         kill(agent, entry, terms, because.words());
         return Ended { status: ended().await, because: Some(because), killed: true };
     }
-    agent.signal(entry, Signal::TERM, because.words());
+    agent.signal(entry, entry.asks, because.words());
     // Nobody holds it up while it ends.
     entry.log.release();
     let because = Some(because);
@@ -316,7 +305,7 @@ async fn end_remains(agent: &Agent, entry: &Entry, terms: &Terms, killed: bool) 
         return;
     }
     if !killed {
-        agent.signal(entry, Signal::TERM, "its leader has ended");
+        agent.signal(entry, entry.asks, "its leader has ended");
         let problem = tokio::select! {
             ended = remains_end(agent, entry, terms.grace) => if ended { return } else { OVERDUE },
             () = exceeded(entry, terms) => Because::Memory.words(),
@@ -342,7 +331,7 @@ async fn remains_end(agent: &Agent, entry: &Entry, time: Duration) -> bool {
 /// Takes what a process writes, until nobody can write any more, or `over` says when that is not waited for.
 async fn pump(
     entry: Arc<Entry>,
-    mut from: pipe::Receiver,
+    mut from: Output,
     stream: Stream,
     kept: Option<PathBuf>,
     mut over: watch::Receiver<Option<tokio::time::Instant>>,
@@ -356,7 +345,7 @@ async fn pump(
     loop {
         let read = match rest {
             Some(0) => break,
-            Some(_) => from.try_read_buf(&mut bytes),
+            Some(_) => from.try_read(&mut bytes),
             None => tokio::select! {
                 biased;
                 () = until(&mut over) => {
@@ -364,7 +353,7 @@ async fn pump(
                     rest = Some(PIPE.div_ceil(FIRST));
                     continue;
                 }
-                read = from.read_buf(&mut bytes) => read,
+                read = from.read(&mut bytes) => read,
             },
         };
         if !matches!(read, Ok(1..)) {

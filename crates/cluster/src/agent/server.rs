@@ -21,7 +21,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::UnixListener;
 use tokio::sync::watch;
 
-use super::api::{Because, Event, Process, Programs, Refusal, SignalRequest, SpawnRequest, Status};
+use super::api::{Because, Event, Process, Programs, Refusal, SignalRequest, Size, SpawnRequest, Status};
 use super::audit::Note;
 use super::log::Reader;
 use super::members::{ADDRESSES, ALIVE};
@@ -93,6 +93,7 @@ fn processes() -> Router<Arc<Agent>> {
         .route("/v1/processes/{id}/events", get(events))
         .route("/v1/processes/{id}/stdin", post(stdin))
         .route("/v1/processes/{id}/signal", post(signal))
+        .route("/v1/processes/{id}/size", post(size))
 }
 
 async fn nothing() -> Refused {
@@ -335,13 +336,41 @@ async fn stdin(
         return Err(refuse(StatusCode::CONFLICT, problem));
     };
     let mut body = request.into_body().into_data_stream();
-    while let Some(bytes) = body.next().await {
-        let bytes = bytes.map_err(|error| refuse(StatusCode::BAD_REQUEST, error.to_string()))?;
-        if let Err(error) = pipe.write_all(&bytes).await {
-            return Err(refuse(StatusCode::CONFLICT, format!("it reads no more: {error}")));
+    let written = async {
+        while let Some(bytes) = body.next().await {
+            let bytes = bytes.map_err(|error| refuse(StatusCode::BAD_REQUEST, error.to_string()))?;
+            if let Err(error) = pipe.write_all(&bytes).await {
+                return Err(refuse(StatusCode::CONFLICT, format!("it reads no more: {error}")));
+            }
+        }
+        Ok(StatusCode::NO_CONTENT)
+    };
+    // A terminal is hung up only when nobody types there any more.
+    let mut status = entry.status.subscribe();
+    tokio::select! {
+        biased;
+        result = written => result,
+        _ = status.wait_for(Option::is_some) => Err(refuse(StatusCode::CONFLICT, format!("process {id} has ended"))),
+    }
+}
+
+async fn size(
+    Shared(agent): Shared<Arc<Agent>>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+    body: Result<Json<Size>, JsonRejection>,
+) -> Result<StatusCode, Refused> {
+    let (entry, size) = (find(&agent, &caller, &id)?, read(body)?);
+    match entry.resize(size) {
+        Ok(true) => Ok(StatusCode::NO_CONTENT),
+        Ok(false) => Err(refuse(
+            StatusCode::CONFLICT,
+            format!("process {id} has no terminal, or has ended: ask for one with \"tty\" when it is started"),
+        )),
+        Err(error) => {
+            Err(refuse(StatusCode::CONFLICT, format!("process {id} keeps the size of its terminal: {error}")))
         }
     }
-    Ok(StatusCode::NO_CONTENT)
 }
 
 async fn signal(

@@ -27,6 +27,8 @@ pub struct Orders {
     pub command: Vec<String>,
     /// Variables for it. They are none of the stage's, on which some would have an effect.
     pub env: BTreeMap<String, String>,
+    /// Whether its standard input is to be the terminal of a session of its own.
+    pub terminal: bool,
 }
 
 /// Starts a stage by this command, has it `placed`, and waits until it is the program.

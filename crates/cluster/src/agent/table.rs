@@ -14,8 +14,9 @@ use rustix::process::{
 use tokio::net::unix::pipe;
 use tokio::sync::{Mutex as AsyncMutex, watch};
 
-use super::api::{Because, Ended, Outcome, Process};
+use super::api::{Because, Ended, Outcome, Process, Size};
 use super::log::Log;
+use super::terminal::Terminal;
 
 /// Asks whether a child has ended, without waiting and without taking its status.
 const LOOK: WaitIdOptions = WaitIdOptions::EXITED.union(WaitIdOptions::NOHANG).union(WaitIdOptions::NOWAIT);
@@ -33,12 +34,27 @@ pub(super) struct Entry {
     /// Why it is to be ended.
     pub(super) end: watch::Sender<Option<Because>>,
     pub(super) stdin: AsyncMutex<Option<pipe::Sender>>,
+    /// What it has for a terminal, until it ends.
+    pub(super) terminal: Mutex<Option<Terminal>>,
+    /// What asks it to end: a shell at a terminal does not act on SIGTERM.
+    pub(super) asks: Signal,
 }
 
 impl Entry {
     /// What is known of it now.
     pub(super) fn process(&self) -> Process {
         Process { outcome: self.log.outcome(), ..self.info.clone() }
+    }
+
+    /// Gives its terminal another size: whether it has one.
+    pub(super) fn resize(&self, size: Size) -> std::io::Result<bool> {
+        let terminal = self.terminal.lock().unwrap_or_else(PoisonError::into_inner);
+        terminal.as_ref().map(|terminal| terminal.resize(size)).transpose().map(|done| done.is_some())
+    }
+
+    /// It needs its terminal no more.
+    pub(super) fn hang_up(&self) {
+        self.terminal.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 
     /// Has it ended. Only the first reason counts.
@@ -99,7 +115,7 @@ impl Table {
     pub(super) fn start(
         &self,
         launch: impl FnOnce() -> std::io::Result<Child>,
-        entry: impl FnOnce(&mut Child, Pid) -> std::io::Result<Entry>,
+        entry: impl FnOnce(&Child, Pid) -> Entry,
     ) -> Result<Arc<Entry>, NotStarted> {
         {
             let mut inner = self.inner();
@@ -111,18 +127,15 @@ impl Table {
         }
         let child = launch();
         let mut inner = self.inner();
-        let started = child.and_then(|mut child| {
+        let started = child.map(|child| {
             let pid = Pid::from_child(&child);
-            let entry = entry(&mut child, pid).map(Arc::new);
+            let entry = Arc::new(entry(&child, pid));
             // If it is still there, an end under its number was that of another process.
             let ended =
                 inner.early.remove(&pid).filter(|_| matches!(waitid(WaitId::Pid(pid), LOOK), Err(Errno::CHILD)));
-            match (&entry, ended) {
-                (Ok(entry), Some(status)) => drop(entry.status.send_replace(Some(status))),
-                (Ok(entry), None) => drop(inner.by_pid.insert(pid, entry.clone())),
-                // It was not waited for, so its number is its own.
-                (Err(_), None) => drop(kill_process_group(pid, Signal::KILL)),
-                (Err(_), Some(_)) => {}
+            match ended {
+                Some(status) => drop(entry.status.send_replace(Some(status))),
+                None => drop(inner.by_pid.insert(pid, entry.clone())),
             }
             entry
         });
