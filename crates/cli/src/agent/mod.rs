@@ -46,7 +46,7 @@ impl Which {
     }
 
     /// The agent there. Of nodes that were started together, the first that is up.
-    fn client(&self) -> anyhow::Result<Client> {
+    pub fn client(&self) -> anyhow::Result<Client> {
         let directory = self.directory()?;
         let together = (1..).map(|number| up::node_state(&directory, number)).take_while(|state| state.exists());
         let is_up = |state: &PathBuf| UnixStream::connect(socket(state)).is_ok();
@@ -76,7 +76,7 @@ impl Where {
 pub struct AgentError(String);
 
 /// Runs what talks to an agent.
-fn run<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+pub fn run<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(work)
 }
 

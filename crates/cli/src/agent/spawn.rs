@@ -73,6 +73,9 @@ pub struct Args {
     /// processors (such as 0.5 or 2), or both: mem=2G,cpu=1.5. Linux only
     #[arg(long, value_name = "LIMITS", value_parser = limit)]
     limit: Option<Limit>,
+    /// Take so many of the node's slots while it runs; refused if fewer are free
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    slots: u32,
     /// The program and its arguments
     #[arg(last = true, required = true)]
     command: Vec<String>,
@@ -122,6 +125,7 @@ fn request(args: &Args) -> anyhow::Result<SpawnRequest> {
         grace_ms: args.grace.unwrap_or(GRACE_MS),
         detach: args.detach,
         keep_output: args.keep_output,
+        slots: args.slots,
         limit: args.limit,
         tty,
     })

@@ -87,9 +87,9 @@ fn nodes(cluster: &ClusterStatus) -> String {
         Some(coordinator) => writeln!(text, "{known} nodes, coordinated by {coordinator}"),
         None => writeln!(text, "{known} nodes, coordinated by none yet"),
     };
-    for NodeStatus { name, role, address, state, slots, .. } in &cluster.nodes {
+    for NodeStatus { name, role, address, state, slots, slots_taken, .. } in &cluster.nodes {
         let address = address.as_deref().unwrap_or("-");
-        let slots = if *slots > 0 { format!("{slots} slots") } else { String::new() };
+        let slots = if *slots > 0 { format!("{slots_taken} of {slots} slots taken") } else { String::new() };
         let line = format!("  {name:<20} {:<8} {address:<24} {role:<10} {slots}", state.word());
         let _ = writeln!(text, "{}", line.trim_end());
     }
@@ -150,6 +150,7 @@ mod tests {
             command: vec!["sh".into(), "-c".into(), "echo it's\x1b[2J".into()],
             detached: false,
             by: None,
+            slots: 0,
             started_ms: 1000,
             outcome,
             kept: None,

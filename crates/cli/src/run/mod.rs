@@ -88,7 +88,8 @@ const TIMED_OUT: u8 = 124;
 /// With --hosts or --hostfile, ranks run on other machines too, which ssh reaches without asking; this program is there at the same
 /// path (or --remote-fulmen), in the same version, and so are the program and the working directory. All hosts are reached before a
 /// rank is started. FULMEN_ADDRESS begins with the address by which others reach a rank's host. Other variables go along with --env, and Fulmen's own do
-/// without it. When this command is killed, or its connection to a host breaks, the ranks there are killed.
+/// without it. When this command is killed, or its connection to a host breaks, the ranks there are killed. With --cluster, the agents of
+/// a cluster take ssh's place.
 ///
 /// Exit code: 0 when all ranks succeed, else that of the rank that failed first (128 + signal for a signal), 124 when the
 /// time is up, 127 and 126 for a program that is not found or cannot be executed, 255 for a host that is not reached
@@ -96,14 +97,14 @@ const TIMED_OUT: u8 = 124;
 /// but broke rules that --lint fail guards.
 #[derive(clap::Args)]
 pub struct Args {
-    /// How many ranks to start, 1 to 1024 [default: 1 with --verbs, as many as the hosts have places for with --hosts].
+    /// How many ranks to start, 1 to 1024 [default: 1 with --verbs, as many as there are places for with --hosts and --cluster].
     #[arg(
         short = 'n',
         long = "ranks",
         value_name = "N",
         value_parser = rank_count,
         allow_negative_numbers = true,
-        required_unless_present_any = ["verbs", "hosts", "hostfile"]
+        required_unless_present_any = ["verbs", "hosts", "hostfile", "cluster"]
     )]
     ranks: Option<u32>,
     #[command(flatten)]
@@ -115,7 +116,7 @@ pub struct Args {
     #[arg(long, value_name = "DIR")]
     workdir: Option<PathBuf>,
     /// Run a program that uses libibverbs over the software RDMA device.
-    #[arg(long, conflicts_with_all = ["hosts", "hostfile"])]
+    #[arg(long, conflicts_with_all = ["hosts", "hostfile", "cluster"])]
     verbs: bool,
     #[command(flatten)]
     verbs_options: verbs::Options,

@@ -57,6 +57,8 @@ pub struct NodeStatus {
     pub state: NodeState,
     /// Ranks that it runs at a time; 0 while it is not up.
     pub slots: u32,
+    /// How many of them are taken.
+    pub slots_taken: u32,
     /// When it joined, in milliseconds since 1970.
     pub joined_ms: u64,
 }
@@ -179,6 +181,9 @@ pub struct SpawnRequest {
     /// All that it writes is also kept in files.
     #[serde(default)]
     pub keep_output: bool,
+    /// As many of the node's slots are taken while it runs. It is not started if fewer are free.
+    #[serde(default)]
+    pub slots: u32,
     /// What it may use, with all that descends from it.
     #[serde(default)]
     pub limit: Option<Limit>,
@@ -230,6 +235,9 @@ pub struct Process {
     /// The node that asked for it, if it was another one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
+    /// As many of the node's slots are taken while it runs.
+    #[serde(default)]
+    pub slots: u32,
     /// When it was started, in milliseconds since 1970.
     pub started_ms: u64,
     /// How it ended; absent while it runs.

@@ -81,6 +81,12 @@ impl Client {
         Client { state: state.to_owned(), base: "/v1".into() }
     }
 
+    /// The directory of the agent's state.
+    #[must_use]
+    pub fn state(&self) -> &Path {
+        &self.state
+    }
+
     /// The same agent, asked about the processes of another node: the one with that name, or `@gateway`, the one that coordinates the
     /// cluster.
     #[must_use]

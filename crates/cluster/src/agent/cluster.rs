@@ -38,6 +38,8 @@ pub(super) struct Cluster {
     view: watch::Sender<View>,
     address: String,
     slots: u32,
+    /// How many of them are taken.
+    taken: watch::Receiver<u32>,
     started_ms: u64,
     /// Until when others take this node for up.
     alive: watch::Sender<Option<(Lease, Instant)>>,
@@ -104,7 +106,7 @@ impl Cluster {
         name: Option<&str>,
         host: &str,
         place: &Place,
-        slots: u32,
+        (slots, taken): (u32, watch::Receiver<u32>),
     ) -> Result<(Arc<Cluster>, (Gate, Gate)), StartError> {
         let system = |what| move |cause| StartError::System { what, cause };
         let (mut identity, fresh) = match Identity::load(directory)? {
@@ -140,6 +142,7 @@ impl Cluster {
             view,
             address,
             slots,
+            taken,
             started_ms: now_ms(),
             alive: watch::Sender::new(None),
         };
@@ -236,14 +239,19 @@ impl Cluster {
 
     /// Says again and again that this node is up.
     async fn live(self: Arc<Cluster>) {
+        let mut taken = self.taken.clone();
         loop {
-            match self.sign().await {
-                Ok(()) => sleep(SIGN).await,
+            // Others place ranks by what is free.
+            let changed = taken.has_changed().unwrap_or(false);
+            let now = *taken.borrow_and_update();
+            match self.sign(now, changed).await {
+                Ok(()) => drop(tokio::time::timeout(SIGN, taken.changed()).await),
                 Err(RegistryError::Ended(_)) => return,
                 Err(error) => {
                     if matches!(error, RegistryError::LeaseOver) {
                         self.alive.send_replace(None);
                     }
+                    taken.mark_changed();
                     tracing::info!(%error, "the cluster does not hear of this node");
                     sleep(AGAIN).await;
                 }
@@ -251,21 +259,21 @@ impl Cluster {
         }
     }
 
-    async fn sign(&self) -> Result<(), RegistryError> {
+    async fn sign(&self, slots_taken: u32, changed: bool) -> Result<(), RegistryError> {
         let lease = self.alive.borrow().map(|(lease, _)| lease);
         let now = Instant::now();
         let lease = match lease {
             Some(lease) => {
                 self.registry.renew(lease).await?;
+                if changed {
+                    self.registry.write(Write::new(vec![self.alive_with(slots_taken, lease)])).await?;
+                }
                 lease
             }
             None => {
                 let lease = self.registry.grant(LIFE).await?;
-                let alive = Alive { started_ms: self.started_ms, slots: self.slots };
-                let then = vec![
-                    put(ALIVE, self.name(), &alive, Some(lease)),
-                    put(ADDRESSES, self.name(), &self.address, None),
-                ];
+                let own = put(ADDRESSES, self.name(), &self.address, None);
+                let then = vec![self.alive_with(slots_taken, lease), own];
                 self.registry.write(Write::new(then)).await?;
                 if self.identity.founder && self.registry.read(NODES).await?.entries.is_empty() {
                     // The first node lets itself in.
@@ -276,6 +284,11 @@ impl Cluster {
         };
         self.alive.send_replace(Some((lease, now + LIFE)));
         Ok(())
+    }
+
+    fn alive_with(&self, slots_taken: u32, lease: Lease) -> Change {
+        let alive = Alive { started_ms: self.started_ms, slots: self.slots, slots_taken };
+        put(ALIVE, self.name(), &alive, Some(lease))
     }
 
     fn first(&self) -> NodeRecord {

@@ -41,6 +41,7 @@ pub(super) struct NodeRecord {
 pub(super) struct Alive {
     pub(super) started_ms: u64,
     pub(super) slots: u32,
+    pub(super) slots_taken: u32,
 }
 
 /// A node as others remember it.
@@ -148,6 +149,7 @@ impl View {
                 false => NodeState::Down,
             },
             slots: self.alive.get(name).map_or(0, |alive| alive.slots),
+            slots_taken: self.alive.get(name).map_or(0, |alive| alive.slots_taken),
             joined_ms: record.joined_ms,
         };
         let coordinator = self.coordinator.clone().filter(|_| in_touch);
@@ -168,7 +170,7 @@ mod tests {
         let entries = vec![entry("nodes/a", &node(1)), entry("nodes/b", &node(2)), entry("nodes/c", "nonsense")];
         view.take(NODES, &Snapshot { revision: 1, entries });
         view.take(COORDINATOR, &Snapshot { revision: 1, entries: vec![entry("coordinator/now", "\"a\"")] });
-        let alive = vec![entry("alive/b", r#"{"started_ms":1,"slots":4}"#)];
+        let alive = vec![entry("alive/b", r#"{"started_ms":1,"slots":4,"slots_taken":0}"#)];
         view.take(ALIVE, &Snapshot { revision: 1, entries: alive });
         assert_eq!(view.named(2), Some("b"));
         assert_eq!(view.of_fingerprint("f1").unwrap().0, "a");

@@ -159,10 +159,11 @@ impl Agent {
         let mut terminate = signal(SignalKind::terminate()).map_err(system("hearing of SIGTERM"))?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(system("hearing of SIGINT"))?;
         let home = std::env::home_dir().filter(|home| home.is_dir()).unwrap_or_else(|| "/".into());
-        let (table, limits, down) = (Table::new(), Limits::new(config.cgroups), watch::Sender::new(false));
+        let (table, limits, down) = (Table::new(config.slots), Limits::new(config.cgroups), watch::Sender::new(false));
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         config.name.iter().try_for_each(|name| check_name(name))?;
-        let opened = Cluster::open(state.directory(), config.name.as_deref(), &host, &config.place, config.slots).await;
+        let slots = (config.slots, table.slots_taken());
+        let opened = Cluster::open(state.directory(), config.name.as_deref(), &host, &config.place, slots).await;
         let (cluster, gates) = opened.inspect_err(|_| state.clear())?;
         let agent = Arc::new(Agent {
             started_ms: now_ms(),

@@ -51,6 +51,18 @@ pub enum SpawnError {
         /// What the system said.
         cause: io::Error,
     },
+    /// Too few slots are free.
+    #[error(
+        "{free} of the node's {all} slots are free, and {wanted} are needed: wait for others to end, or give it more (fulmen up --slots)"
+    )]
+    NoSlots {
+        /// As many as are asked for.
+        wanted: u32,
+        /// As many as are free.
+        free: u32,
+        /// As many as there are.
+        all: u32,
+    },
     /// The agent is about to end.
     #[error("the agent is about to end, and starts nothing any more")]
     Closing,
@@ -111,6 +123,7 @@ impl Agent {
         let kept = request.keep_output.then(|| self.state.output(id));
         let place = kept.as_ref().map(|path| path.display().to_string());
         let started = self.table.start(
+            request.slots,
             || self.launch(request, theirs, bound.as_ref()),
             |child, pid| Entry {
                 info: Process {
@@ -119,6 +132,7 @@ impl Agent {
                     command: request.command.clone(),
                     detached: request.detach,
                     by,
+                    slots: request.slots,
                     started_ms: super::now_ms(),
                     outcome: None,
                     kept: place,
@@ -134,6 +148,7 @@ impl Agent {
         );
         let entry = started.map_err(|problem| match problem {
             NotStarted::Closing => SpawnError::Closing,
+            NotStarted::NoSlots { free, all } => SpawnError::NoSlots { wanted: request.slots, free, all },
             NotStarted::System(cause) => refused(cause),
         })?;
         self.audit.write(Note::Spawned {

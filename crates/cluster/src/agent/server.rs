@@ -272,7 +272,7 @@ async fn spawn(
         let status = match error {
             SpawnError::Invalid(_) => StatusCode::BAD_REQUEST,
             SpawnError::System { .. } => StatusCode::UNPROCESSABLE_ENTITY,
-            SpawnError::Closing => StatusCode::SERVICE_UNAVAILABLE,
+            SpawnError::Closing | SpawnError::NoSlots { .. } => StatusCode::SERVICE_UNAVAILABLE,
         };
         refuse(status, error.to_string())
     })?;

@@ -68,6 +68,9 @@ pub(super) struct Table {
     inner: Mutex<Inner>,
     /// How many run.
     running: watch::Sender<u64>,
+    /// How many slots there are, and are taken.
+    slots: u32,
+    taken: watch::Sender<u32>,
 }
 
 struct Inner {
@@ -89,11 +92,16 @@ struct Inner {
 pub(super) enum NotStarted {
     /// The agent is about to end.
     Closing,
+    /// So few slots are free.
+    NoSlots {
+        free: u32,
+        all: u32,
+    },
     System(std::io::Error),
 }
 
 impl Table {
-    pub(super) fn new() -> Table {
+    pub(super) fn new(slots: u32) -> Table {
         let inner = Inner {
             all: BTreeMap::new(),
             by_pid: HashMap::new(),
@@ -104,7 +112,12 @@ impl Table {
             ended: Ended::default(),
             closed: false,
         };
-        Table { inner: Mutex::new(inner), running: watch::Sender::new(0) }
+        Table { inner: Mutex::new(inner), running: watch::Sender::new(0), slots, taken: watch::Sender::new(0) }
+    }
+
+    /// How many slots are taken.
+    pub(super) fn slots_taken(&self) -> watch::Receiver<u32> {
+        self.taken.subscribe()
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -114,6 +127,7 @@ impl Table {
     /// Starts a process. It takes as long as the system does, and others may be started meanwhile.
     pub(super) fn start(
         &self,
+        slots: u32,
         launch: impl FnOnce() -> std::io::Result<Child>,
         entry: impl FnOnce(&Child, Pid) -> Entry,
     ) -> Result<Arc<Entry>, NotStarted> {
@@ -122,6 +136,11 @@ impl Table {
             if inner.closed {
                 return Err(NotStarted::Closing);
             }
+            let free = self.slots - *self.taken.borrow();
+            if slots > free {
+                return Err(NotStarted::NoSlots { free, all: self.slots });
+            }
+            self.take_slots(slots);
             inner.starting += 1;
             self.running.send_modify(|running| *running += 1);
         }
@@ -153,9 +172,23 @@ impl Table {
                 Ok(entry)
             }
             Err(error) => {
+                self.give_slots(slots);
                 self.running.send_modify(|running| *running -= 1);
                 Err(NotStarted::System(error))
             }
+        }
+    }
+
+    /// To be called with the lock held, as [`Table::give_slots`].
+    fn take_slots(&self, slots: u32) {
+        if slots > 0 {
+            self.taken.send_modify(|taken| *taken += slots);
+        }
+    }
+
+    fn give_slots(&self, slots: u32) {
+        if slots > 0 {
+            self.taken.send_modify(|taken| *taken -= slots);
         }
     }
 
@@ -201,6 +234,8 @@ impl Table {
             Outcome { code: Some(0), .. } => &mut ended.well,
             _ => &mut ended.failed,
         } += 1;
+        // In this order: who hears of its end can start another one.
+        self.give_slots(entry.info.slots);
         entry.log.end(outcome);
         inner.over.push_back(entry.info.id);
         if inner.over.len() > REMEMBERED

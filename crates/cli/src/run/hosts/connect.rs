@@ -15,7 +15,7 @@ use super::super::signals::{Signals, asks_to_end, time_left};
 use super::connection::{Connection, Took};
 use super::error::HostError;
 use super::protocol::{Garbled, Task, ToHost, ToLauncher, excerpt};
-use super::{Placed, Ssh};
+use super::{Means, Placed, Ssh, Way};
 use crate::output::say;
 
 /// How long the others may take once a host has failed.
@@ -37,7 +37,7 @@ pub enum Stopped {
 pub struct Reached {
     /// The connection.
     pub connection: Connection,
-    /// What its ssh server says of the addresses.
+    /// By which addresses it and this machine see each other, as its ssh server says it.
     pub addresses: Option<String>,
 }
 
@@ -51,16 +51,18 @@ pub struct Limits {
 }
 
 /// Connects to all of these hosts.
-pub fn connect(hosts: &[&Placed], ssh: &Ssh, signals: &mut Signals, limits: Limits) -> Result<Vec<Reached>, Stopped> {
+pub fn connect(hosts: &[&Placed], way: &Way, signals: &mut Signals, limits: Limits) -> Result<Vec<Reached>, Stopped> {
+    let means = way.means();
     let mut waiting = Vec::new();
     let mut failed = Vec::new();
     for host in hosts {
-        match Connection::start(&ssh.program, &ssh.arguments(host, limits.limit)) {
+        match Connection::start(&way.program(), &way.arguments(host, limits.limit)) {
             Ok(connection) => {
-                waiting.push(Waiting { host: host.name.clone(), path: ssh.remote(host), connection, greeted: false })
+                let (host, path) = (host.name.clone(), way.remote(host));
+                waiting.push(Waiting { host, path, means, connection, greeted: false });
             }
             Err(error) => {
-                let program = ssh.program.to_string_lossy().into_owned();
+                let program = way.program().to_string_lossy().into_owned();
                 // The others would say the same.
                 return Err(Stopped::Failed(vec![HostError::NoSsh { program, cause: error.to_string() }]));
             }
@@ -77,8 +79,11 @@ pub fn connect(hosts: &[&Placed], ssh: &Ssh, signals: &mut Signals, limits: Limi
             say(&format!("host {}: {}", waiting.host, line.trim_end()));
         }
     }
-    let reached = waiting.into_iter().zip(reached);
-    Ok(reached.map(|(waiting, addresses)| Reached { connection: waiting.connection, addresses }).collect())
+    let known = hosts.iter().map(|host| way.addresses(host));
+    let reached = waiting.into_iter().zip(reached.into_iter().zip(known));
+    let reached =
+        reached.map(|(waiting, (told, known))| Reached { connection: waiting.connection, addresses: known.or(told) });
+    Ok(reached.collect())
 }
 
 /// Tells all hosts what to run, and waits until all can.
@@ -86,6 +91,7 @@ pub fn prepare(
     hosts: &[&Placed],
     reached: Vec<Reached>,
     tasks: Vec<Task>,
+    means: Means,
     signals: &mut Signals,
     limits: Limits,
 ) -> Result<Vec<Connection>, Stopped> {
@@ -93,7 +99,7 @@ pub fn prepare(
     for ((host, reached), task) in hosts.iter().zip(reached).zip(tasks) {
         let mut connection = reached.connection;
         connection.say(&ToHost::Task(task));
-        waiting.push(Waiting { host: host.name.clone(), path: String::new(), connection, greeted: true });
+        waiting.push(Waiting { host: host.name.clone(), path: String::new(), means, connection, greeted: true });
     }
     gather(&mut waiting, signals, limits, &mut Vec::new(), |message| match message {
         ToLauncher::Ready => Some(Ok(())),
@@ -108,6 +114,7 @@ struct Waiting {
     host: String,
     /// What was started there.
     path: String,
+    means: Means,
     connection: Connection,
     /// Its helper has said which version it is.
     greeted: bool,
@@ -233,7 +240,7 @@ impl Waiting {
             Some(127) if !self.greeted => HostError::Missing { host, path, words },
             Some(126) if !self.greeted => HostError::NotExecutable { host, path, words },
             Some(0) if !self.greeted => self.foreign(self.connection.incoming.excerpt()),
-            _ => HostError::Unreached { host, status, words },
+            _ => HostError::Unreached { host, means: self.means, status, words },
         }
     }
 }

@@ -8,6 +8,7 @@ use std::os::unix::process::ExitStatusExt;
 
 use super::super::signals;
 use super::super::verdict::Seconds;
+use super::Means;
 use super::protocol::own_version;
 
 /// The exit code when a host cannot be reached or is lost: ssh's own.
@@ -24,12 +25,14 @@ pub enum HostError {
         /// What the system said.
         cause: String,
     },
-    /// ssh ended without an answer of the host's `fulmen`.
-    #[error("host {host}: {}", ended(*status, words, host))]
+    /// What leads there ended without an answer of the host's `fulmen`.
+    #[error("host {host}: {}", ended(*means, *status, words, host))]
     Unreached {
         /// The host.
         host: String,
-        /// How ssh ended.
+        /// What leads there.
+        means: Means,
+        /// How it ended.
         status: Option<ExitStatus>,
         /// What it said last.
         words: String,
@@ -154,16 +157,19 @@ fn said(words: &str) -> String {
     if words.is_empty() { String::new() } else { format!(" ({words})") }
 }
 
-fn ended(status: Option<ExitStatus>, words: &str, host: &str) -> String {
-    let try_it = format!("try `ssh -o BatchMode=yes {host} true`");
+fn ended(means: Means, status: Option<ExitStatus>, words: &str, host: &str) -> String {
+    let (it, try_it) = match means {
+        Means::Ssh => ("ssh", format!("try `ssh -o BatchMode=yes {host} true`")),
+        Means::Nodes => ("fulmen spawn", format!("try `fulmen spawn --node {host} -- true`")),
+    };
     match status.map(|status| (status.code(), status.signal())) {
         // This is how ssh says that it has failed itself, and not what it ran.
-        Some((Some(255), _)) if !words.is_empty() => format!("ssh cannot reach it: {words}; {try_it}"),
-        Some((Some(code), _)) => format!("ssh ended with code {code} before fulmen answered{}; {try_it}", said(words)),
+        Some((Some(255), _)) if !words.is_empty() => format!("{it} cannot reach it: {words}; {try_it}"),
+        Some((Some(code), _)) => format!("{it} ended with code {code} before fulmen answered{}; {try_it}", said(words)),
         Some((None, Some(signal))) => {
-            format!("ssh was ended by {} before fulmen answered{}", signals::name(signal), said(words))
+            format!("{it} was ended by {} before fulmen answered{}", signals::name(signal), said(words))
         }
-        _ => format!("ssh closed the connection before fulmen answered{}; {try_it}", said(words)),
+        _ => format!("{it} closed the connection before fulmen answered{}; {try_it}", said(words)),
     }
 }
 
@@ -172,7 +178,7 @@ pub fn why_lost(status: Option<ExitStatus>, words: &str) -> String {
     let how = match status.map(|status| (status.code(), status.signal())) {
         Some((Some(255), _)) => "the connection has broken".to_string(),
         Some((Some(code), _)) => format!("fulmen there has ended with code {code}"),
-        Some((None, Some(signal))) => format!("its ssh was ended by {}", signals::name(signal)),
+        Some((None, Some(signal))) => format!("what led there was ended by {}", signals::name(signal)),
         _ => "its connection was closed".to_string(),
     };
     format!("{how}{}", said(words))

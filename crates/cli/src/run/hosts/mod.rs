@@ -1,12 +1,13 @@
 //! Ranks on several hosts.
 //!
-//! On each other host, ssh starts a *helper* (this program again, hidden command, [`mod@helper`]), which starts that host's ranks
+//! On each other host, ssh, or that host's agent ([`cluster`]), starts a *helper* (this program again, hidden command, [`mod@helper`]), which starts that host's ranks
 //! as the launcher starts those of its own, and tells what becomes of them ([`protocol`]). Here, a thread for each host
 //! ([`bridge`]) stands in for the supervisors of its ranks: the launcher has a socket and two pipes for each rank, wherever
 //! that is, so labels, exit codes, signals and time limits are those of one machine. All hosts are reached ([`connect`]) before a
 //! rank is started on any of them.
 
 mod bridge;
+mod cluster;
 mod connect;
 mod connection;
 mod error;
@@ -29,6 +30,7 @@ use fulmen::parts::fabric::launch::hostfile::{HostList, HostListError, LONGEST};
 
 use super::signals::Signals;
 use super::{Job, RunError};
+use crate::agent::Which;
 
 pub use bridge::{Bridge, Remote};
 pub use connect::Stopped;
@@ -56,6 +58,12 @@ pub struct Options {
     /// Take the hosts from a file: a host a line with `slots=N`, also OpenMPI's, MPICH's or mlx.launch's file.
     #[arg(long, value_name = "FILE", conflicts_with = "hosts")]
     pub hostfile: Option<PathBuf>,
+    /// Start the ranks on the nodes of the cluster that this host's agent belongs to (`fulmen up`), this host first: as many on each
+    /// as it has slots free.
+    #[arg(long, conflicts_with_all = ["hosts", "hostfile", "direct"])]
+    pub cluster: bool,
+    #[command(flatten)]
+    agent: Which,
     /// Start the ranks of a host that has this machine's own name without ssh, as those of `localhost`.
     #[arg(long)]
     direct: bool,
@@ -77,6 +85,64 @@ pub struct Options {
 }
 
 /// How other hosts are reached.
+pub enum Way {
+    /// By ssh.
+    Ssh(Ssh),
+    /// By the agents of a cluster.
+    Nodes(cluster::Nodes),
+}
+
+/// The same, to be spoken of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Means {
+    /// ssh.
+    Ssh,
+    /// `fulmen spawn`.
+    Nodes,
+}
+
+impl Way {
+    fn means(&self) -> Means {
+        match self {
+            Way::Ssh(_) => Means::Ssh,
+            Way::Nodes(_) => Means::Nodes,
+        }
+    }
+
+    /// The program that leads to a host.
+    fn program(&self) -> OsString {
+        match self {
+            Way::Ssh(ssh) => ssh.program.clone(),
+            Way::Nodes(nodes) => nodes.program.clone(),
+        }
+    }
+
+    /// What it is told for a host.
+    fn arguments(&self, host: &Placed, limit: Duration) -> Vec<OsString> {
+        match self {
+            Way::Ssh(ssh) => ssh.arguments(host, limit),
+            Way::Nodes(nodes) => nodes.arguments(host),
+        }
+    }
+
+    /// Where a host's fulmen is.
+    fn remote(&self, host: &Placed) -> String {
+        match self {
+            Way::Ssh(ssh) => ssh.remote(host),
+            Way::Nodes(nodes) => nodes.fulmen.clone(),
+        }
+    }
+
+    /// By which addresses this machine and a host see each other, where the host does not say it itself.
+    fn addresses(&self, host: &Placed) -> Option<String> {
+        match self {
+            Way::Ssh(_) => None,
+            Way::Nodes(nodes) => nodes.addresses(host),
+        }
+    }
+}
+
+/// What it takes to reach hosts by ssh.
 pub struct Ssh {
     /// The program.
     program: OsString,
@@ -94,7 +160,7 @@ pub struct Hosts {
     pub placement: Placement,
     /// Variables for all ranks, which a hostfile named.
     pub variables: Vec<(String, String)>,
-    ssh: Ssh,
+    way: Way,
     address: Option<SocketAddr>,
     connect_timeout: Duration,
 }
@@ -124,12 +190,25 @@ pub enum HostsError {
     /// The ranks have no place on the hosts.
     #[error("{0}")]
     Place(String),
+    /// The cluster cannot be asked.
+    #[error("--cluster: {0}")]
+    Cluster(String),
 }
 
 impl Options {
     /// The hosts, if there are any. `ranks` is how many the user wants.
     pub fn hosts(self, ranks: Option<u32>, silence: Duration) -> anyhow::Result<Option<Hosts>> {
         let refused = |error: HostsError| RunError::Hosts(error);
+        let own_path = || -> anyhow::Result<String> {
+            Ok(std::env::current_exe().context("cannot find the file of this program")?.to_string_lossy().into_owned())
+        };
+        if self.cluster {
+            let fulmen = self.remote_fulmen.clone().map_or_else(own_path, Ok)?;
+            let (placement, nodes) = cluster::place(&self.agent, ranks, fulmen).map_err(refused)?;
+            let (way, variables) = (Way::Nodes(nodes), Vec::new());
+            let Options { address, connect_timeout, .. } = self;
+            return Ok(Some(Hosts { placement, variables, way, address, connect_timeout }));
+        }
         let list = match (&self.hosts, &self.hostfile) {
             (Some(text), _) => HostList::from_argument(text).map_err(|error| refused(HostsError::Argument(error)))?,
             (None, Some(path)) => {
@@ -142,15 +221,11 @@ impl Options {
         let own = self.direct.then(place::own_name);
         let placement =
             Placement::new(&list, ranks, own.as_deref()).map_err(|cause| refused(HostsError::Place(cause)))?;
-        let fulmen = match self.remote_fulmen {
-            Some(path) => path,
-            None => {
-                std::env::current_exe().context("cannot find the file of this program")?.to_string_lossy().into_owned()
-            }
-        };
+        let fulmen = self.remote_fulmen.clone().map_or_else(own_path, Ok)?;
         let ssh = Ssh { program: self.ssh, options: self.ssh_options, fulmen, alive: silence / 2 };
         let variables = list.variables;
-        Ok(Some(Hosts { placement, variables, ssh, address: self.address, connect_timeout: self.connect_timeout }))
+        let way = Way::Ssh(ssh);
+        Ok(Some(Hosts { placement, variables, way, address: self.address, connect_timeout: self.connect_timeout }))
     }
 }
 
@@ -190,7 +265,7 @@ impl Hosts {
     /// Reaches all other hosts.
     pub fn reach(&self, signals: &mut Signals, run: Option<Instant>) -> Result<Reached, Stopped> {
         let limits = connect::Limits { limit: self.connect_timeout, run };
-        let reached = connect::connect(&self.placement.others(), &self.ssh, signals, limits)?;
+        let reached = connect::connect(&self.placement.others(), &self.way, signals, limits)?;
         let seen: Vec<Option<&str>> = reached.iter().map(|host| host.addresses.as_deref()).collect();
         let (listen, places) =
             self.placement.meet(&seen, self.address).map_err(|error| Stopped::Failed(vec![error]))?;
@@ -210,7 +285,7 @@ impl Hosts {
         let others = self.placement.others();
         let tasks = self.placement.hosts.iter().zip(&places).filter(|(host, _)| host.whereabouts == Where::Elsewhere);
         let tasks = tasks.map(|(host, place)| job.task(host, place, secret, coordinator)).collect();
-        connect::prepare(&others, reached, tasks, signals, limits)
+        connect::prepare(&others, reached, tasks, self.way.means(), signals, limits)
     }
 }
 
