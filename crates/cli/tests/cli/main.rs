@@ -11,6 +11,7 @@ mod agent_tty;
 mod bad_input;
 mod bench;
 mod cluster;
+mod cluster_run;
 mod demo;
 mod devices;
 mod ending;

@@ -240,18 +240,21 @@ impl Cluster {
     /// Says again and again that this node is up.
     async fn live(self: Arc<Cluster>) {
         let mut taken = self.taken.clone();
+        // Others place ranks by what is free.
+        let mut told = None;
         loop {
-            // Others place ranks by what is free.
-            let changed = taken.has_changed().unwrap_or(false);
             let now = *taken.borrow_and_update();
-            match self.sign(now, changed).await {
-                Ok(()) => drop(tokio::time::timeout(SIGN, taken.changed()).await),
+            match self.sign(now, told != Some(now)).await {
+                Ok(()) => {
+                    told = Some(now);
+                    let _ = tokio::time::timeout(SIGN, taken.changed()).await;
+                }
                 Err(RegistryError::Ended(_)) => return,
                 Err(error) => {
                     if matches!(error, RegistryError::LeaseOver) {
                         self.alive.send_replace(None);
                     }
-                    taken.mark_changed();
+                    told = None;
                     tracing::info!(%error, "the cluster does not hear of this node");
                     sleep(AGAIN).await;
                 }

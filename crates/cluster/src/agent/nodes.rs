@@ -8,7 +8,7 @@ use axum::body::{Body, Bytes};
 use axum::extract::connect_info::ConnectInfo;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Extension, Path, Request, State as Shared};
-use axum::http::{StatusCode, Uri};
+use axum::http::{Extensions, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use http_body_util::BodyExt;
 use tower::ServiceExt;
@@ -160,6 +160,7 @@ impl From<PeerError> for Refused {
 /// Asks another node in this one's name, and passes on what it says.
 pub(super) async fn pass_on(
     Shared(agent): Shared<Arc<Agent>>,
+    Extension(caller): Extension<Caller>,
     Path((node, rest)): Path<(String, String)>,
     mut request: Request,
 ) -> Result<Response, Refused> {
@@ -175,7 +176,10 @@ pub(super) async fn pass_on(
         None => format!("/v1/{rest}"),
     };
     *request.uri_mut() = path.parse::<Uri>().map_err(|error| refuse(StatusCode::BAD_REQUEST, error.to_string()))?;
+    // What was found in the path so far would be taken for what is in the rest of it.
+    *request.extensions_mut() = Extensions::new();
     if node == agent.cluster.name() {
+        request.extensions_mut().insert(caller);
         return Ok(match routes(agent).oneshot(request).await {
             Ok(response) => response,
             Err(never) => match never {},
