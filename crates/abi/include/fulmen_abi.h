@@ -223,6 +223,12 @@
  * landed; it writes nothing any more. The requester takes it to FREE. */
 #define FULMEN_NETWORK_STATE_DONE UINT64_C(3)
 
+/* For `fulmen_share_request` and `fulmen_share_answer`. */
+/* The magic number of a request: FSHR. */
+#define FULMEN_SHARE_MAGIC UINT32_C(0x52485346)
+/* Records of a share at most. */
+#define FULMEN_SHARE_RECORDS_MAX UINT32_C(1024)
+
 /* Names a part of memory that a node shares. Whoever has it can do what its rights say until the share ends: it
  * goes to those who are to work on the memory, and to nobody else. All zero is no buffer. It is written with the
  * record that it is part of, by the same side.
@@ -600,6 +606,70 @@ FULMEN_ASSERT(offsetof(fulmen_network_request, result_port) == 484, "fulmen_netw
 FULMEN_ASSERT(offsetof(fulmen_network_request, result_address) == 488, "fulmen_network_request.result_address");
 FULMEN_ASSERT(offsetof(fulmen_network_request, result_scope_id) == 504, "fulmen_network_request.result_scope_id");
 FULMEN_ASSERT(offsetof(fulmen_network_request, serving_node) == 508, "fulmen_network_request.serving_node");
+
+/* What a program says first over the socket `desk.sock` in the state of its host's agent, with the descriptor of a region beside it
+ * (SCM_RIGHTS): on Linux, a memfd with the seals SHRINK, GROW and SEAL. In it, at `requests_offset`, lie records
+ * `fulmen_spawn_request`, one after the other, of zeros at first; the rest is for rings and longer text.
+ *
+ * The answer is a `fulmen_share_answer`. From then on, each byte that the program sends has the agent look at the records, and each
+ * byte that the agent sends says that it has written some of its words; bytes that come together are one. When the connection ends,
+ * so does what was asked for over it, unless it is detached. */
+typedef struct fulmen_share_request {
+    /* `FULMEN_SHARE_MAGIC`. */
+    FULMEN_ALIGNAS(8) uint32_t magic;
+    /* `FULMEN_ABI_VERSION`. */
+    uint32_t version;
+    /* Bytes of the region. */
+    uint64_t region_len;
+    /* Where the records begin: a multiple of 64. */
+    uint64_t requests_offset;
+    /* How many there are: 1 to `FULMEN_SHARE_RECORDS_MAX`. */
+    uint32_t request_count;
+    /* Zero. */
+    uint32_t reserved;
+} fulmen_share_request;
+FULMEN_ASSERT(sizeof(fulmen_share_request) == 32, "size of fulmen_share_request");
+FULMEN_ASSERT(FULMEN_ALIGNOF(fulmen_share_request) == 8, "alignment of fulmen_share_request");
+FULMEN_ASSERT(offsetof(fulmen_share_request, magic) == 0, "fulmen_share_request.magic");
+FULMEN_ASSERT(offsetof(fulmen_share_request, version) == 4, "fulmen_share_request.version");
+FULMEN_ASSERT(offsetof(fulmen_share_request, region_len) == 8, "fulmen_share_request.region_len");
+FULMEN_ASSERT(offsetof(fulmen_share_request, requests_offset) == 16, "fulmen_share_request.requests_offset");
+FULMEN_ASSERT(offsetof(fulmen_share_request, request_count) == 24, "fulmen_share_request.request_count");
+FULMEN_ASSERT(offsetof(fulmen_share_request, reserved) == 28, "fulmen_share_request.reserved");
+
+/* What an agent answers: how buffers in the region are named in records, `region_len` being the region's. An agent that takes
+ * nothing says why, and ends the connection. */
+typedef struct fulmen_share_answer {
+    /* `FULMEN_SHARE_MAGIC`. */
+    FULMEN_ALIGNAS(8) uint32_t magic;
+    /* `FULMEN_ABI_VERSION`. */
+    uint32_t version;
+    /* For records and their buffers. */
+    uint64_t generation;
+    /* This node's number, for records (`source_node`, and `target_node` where it is to be this one) and their buffers. */
+    uint32_t node;
+    /* For buffers. */
+    uint32_t slot;
+    /* For buffers. */
+    uint64_t tag;
+    /* A `FULMEN_ERROR_`, or 0: the region is shared. */
+    uint32_t error;
+    /* The system's number for the error, or 0. */
+    int32_t os_error;
+    /* Zero. */
+    uint64_t reserved[3];
+} fulmen_share_answer;
+FULMEN_ASSERT(sizeof(fulmen_share_answer) == 64, "size of fulmen_share_answer");
+FULMEN_ASSERT(FULMEN_ALIGNOF(fulmen_share_answer) == 8, "alignment of fulmen_share_answer");
+FULMEN_ASSERT(offsetof(fulmen_share_answer, magic) == 0, "fulmen_share_answer.magic");
+FULMEN_ASSERT(offsetof(fulmen_share_answer, version) == 4, "fulmen_share_answer.version");
+FULMEN_ASSERT(offsetof(fulmen_share_answer, generation) == 8, "fulmen_share_answer.generation");
+FULMEN_ASSERT(offsetof(fulmen_share_answer, node) == 16, "fulmen_share_answer.node");
+FULMEN_ASSERT(offsetof(fulmen_share_answer, slot) == 20, "fulmen_share_answer.slot");
+FULMEN_ASSERT(offsetof(fulmen_share_answer, tag) == 24, "fulmen_share_answer.tag");
+FULMEN_ASSERT(offsetof(fulmen_share_answer, error) == 32, "fulmen_share_answer.error");
+FULMEN_ASSERT(offsetof(fulmen_share_answer, os_error) == 36, "fulmen_share_answer.os_error");
+FULMEN_ASSERT(offsetof(fulmen_share_answer, reserved) == 40, "fulmen_share_answer.reserved");
 
 #undef FULMEN_ASSERT
 #undef FULMEN_ALIGNAS

@@ -3,7 +3,7 @@
 //! The macros of this module make a type and its description from the same lines, so that neither can differ from the
 //! other; sizes and offsets are written down there and asserted.
 
-use crate::{buffer, error_code, network, party, spawn, work};
+use crate::{buffer, error_code, network, party, share, spawn, work};
 
 /// A number with a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,11 +80,18 @@ pub const CONSTANTS: &[Constants] = &[
     network::Protocol::CONSTANTS,
     network::AddressFamily::CONSTANTS,
     network::NetworkState::CONSTANTS,
+    share::CONSTANTS,
 ];
 
 /// All records: each after those that it contains.
-pub const RECORDS: &[StructLayout] =
-    &[buffer::RdmaBuffer::LAYOUT, work::WorkItem::LAYOUT, spawn::SpawnRequest::LAYOUT, network::NetworkRequest::LAYOUT];
+pub const RECORDS: &[StructLayout] = &[
+    buffer::RdmaBuffer::LAYOUT,
+    work::WorkItem::LAYOUT,
+    spawn::SpawnRequest::LAYOUT,
+    network::NetworkRequest::LAYOUT,
+    share::ShareRequest::LAYOUT,
+    share::ShareAnswer::LAYOUT,
+];
 
 /// What a field can be.
 pub(crate) trait FieldType {

@@ -8,6 +8,7 @@
 //! | [`RdmaBuffer`] | 64 | nothing: it names memory that a node shares, and is part of the others |
 //! | [`WorkItem`] | 512 | one run of a kernel or function, by whichever node claims it |
 //! | [`SpawnRequest`] | 4096 | a process on a node: its output and its exit code come back |
+//! | [`ShareRequest`] | 32 | that records in one's memory be served by this host's agent |
 //! | [`NetworkRequest`] | 512 | one operation of a TCP or UDP socket, by a gateway |
 //!
 //! The same definitions in C are `include/fulmen_abi.h`, which [`header()`] writes; [`layout`] describes them for other
@@ -55,6 +56,7 @@ mod header;
 mod network;
 mod party;
 mod ring;
+mod share;
 mod spawn;
 mod work;
 
@@ -68,6 +70,7 @@ pub use network::{
 };
 pub use party::{Lease, NODE_ANY, NODE_GATEWAY, NODE_MAX, Origin, Target, VERSION, Writer};
 pub use ring::{Pieces, Ring};
+pub use share::{SHARE_MAGIC, SHARE_RECORDS_MAX, ShareAnswer, ShareRequest};
 pub use spawn::{
     Command, Exit, ExitKind, Limits, SPAWN_MAGIC, Spawn, SpawnControl, SpawnFlags, SpawnOutcome, SpawnRequest,
     SpawnState, SpawnStatus, SpawnText, Strings, TEXT_MAX, TEXT_ROOM, TextCounts,

@@ -5,5 +5,6 @@ mod damage;
 mod header;
 mod network;
 mod samples;
+mod share;
 mod spawn;
 mod work;

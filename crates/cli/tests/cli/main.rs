@@ -13,6 +13,8 @@ mod bench;
 mod cluster;
 mod cluster_run;
 mod demo;
+#[cfg(target_os = "linux")]
+mod desk;
 mod devices;
 mod ending;
 mod environment;

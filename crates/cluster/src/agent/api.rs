@@ -383,6 +383,9 @@ pub struct SignalRequest {
 pub struct Refusal {
     /// In words, with the way out.
     pub error: String,
+    /// The system's number for it, if the system refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub os_error: Option<i32>,
 }
 
 #[cfg(test)]

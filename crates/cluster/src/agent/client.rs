@@ -18,6 +18,8 @@ use tokio::task::JoinHandle;
 use super::api::{Event, Process, Refusal, Role, SignalRequest, Size, SpawnRequest, Status, TokenAnswer, TokenRequest};
 use super::state;
 
+/// The header that names whom the agent itself asks for.
+pub(super) const BEHALF: &str = "fulmen-on-behalf-of";
 /// The longest line of events: what is read of a stream at a time, in base64.
 const LINE: usize = 1 << 20;
 /// The longest answer that is not events.
@@ -37,8 +39,13 @@ pub enum ClientError {
     #[error("no agent is up with the state in {}: start one (fulmen up), or name its directory (--state)", .0.display())]
     NotUp(PathBuf),
     /// It has refused.
-    #[error("{0}")]
-    Refused(String),
+    #[error("{error}")]
+    Refused {
+        /// Why.
+        error: String,
+        /// The system's number for it, if the system refused.
+        os_error: Option<i32>,
+    },
     /// It has gone in the middle.
     #[error("the agent went away ({0}): the end of its agent.log may say why")]
     Gone(String),
@@ -72,13 +79,15 @@ pub struct Client {
     state: PathBuf,
     /// Where processes are asked for.
     base: String,
+    /// For whom the agent itself asks.
+    behalf: Option<String>,
 }
 
 impl Client {
     /// Of the agent with this state. Nothing is asked yet.
     #[must_use]
     pub fn new(state: &Path) -> Client {
-        Client { state: state.to_owned(), base: "/v1".into() }
+        Client { state: state.to_owned(), base: "/v1".into(), behalf: None }
     }
 
     /// The directory of the agent's state.
@@ -91,7 +100,12 @@ impl Client {
     /// cluster.
     #[must_use]
     pub fn on(&self, node: &str) -> Client {
-        Client { state: self.state.clone(), base: format!("/v1/nodes/{node}") }
+        Client { base: format!("/v1/nodes/{node}"), ..self.clone() }
+    }
+
+    /// The agent itself asks for somebody else.
+    pub(super) fn on_behalf_of(&self, who: &str) -> Client {
+        Client { behalf: Some(who.into()), ..self.clone() }
     }
 
     /// What the agent tells of itself.
@@ -241,7 +255,10 @@ impl Client {
     async fn ask(&self, method: &str, path: &str, body: Option<Body>) -> Result<Response<Incoming>, ClientError> {
         // It ends with the answer's body.
         let (mut sender, _connection) = self.connect().await?;
-        let request = request(method, path, body.unwrap_or_else(|| full(Vec::new())))?;
+        let mut request = request(method, path, body.unwrap_or_else(|| full(Vec::new())))?;
+        if let Some(behalf) = self.behalf.as_ref().and_then(|behalf| behalf.parse().ok()) {
+            request.headers_mut().insert(BEHALF, behalf);
+        }
         Ok(in_time(ANSWERS, sender.send_request(request)).await??)
     }
 
@@ -291,7 +308,7 @@ async fn accepted(response: Response<Incoming>) -> Result<Response<Incoming>, Cl
     }
     let bytes = whole(response).await?;
     Err(match serde_json::from_slice(&bytes) {
-        Ok(Refusal { error }) => ClientError::Refused(error),
+        Ok(Refusal { error, os_error }) => ClientError::Refused { error, os_error },
         Err(_) => ClientError::Garbled(format!("status {status}")),
     })
 }

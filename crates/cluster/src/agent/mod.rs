@@ -11,6 +11,7 @@ pub mod api;
 mod audit;
 mod client;
 mod cluster;
+mod desk;
 mod identity;
 mod join;
 mod limits;
@@ -155,6 +156,7 @@ impl Agent {
         let state = State::take(&config.state)?;
         let audit = Audit::open(&state.audit()).map_err(system("opening the audit log"))?;
         let listener = listen(&socket(state.directory())).map_err(system("listening on its socket"))?;
+        let desk = listen(&state.desk()).map_err(system("listening on its desk"))?;
         let mut children = signal(SignalKind::child()).map_err(system("hearing of children"))?;
         let mut terminate = signal(SignalKind::terminate()).map_err(system("hearing of SIGTERM"))?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(system("hearing of SIGINT"))?;
@@ -204,7 +206,13 @@ impl Agent {
             // Before anybody hears that it has ended: the next agent may be started at once.
             agent.state.clear();
         };
+        let generation = agent.started_ms;
+        let desk = tokio::spawn({
+            let agent = agent.clone();
+            async move { desk::serve(desk, agent.state.directory(), generation).await }
+        });
         let served = server::serve(&agent, listener, gates, ends).await;
+        desk.abort();
         reaper.abort();
         served.map_err(system("serving its socket"))
     }

@@ -23,6 +23,7 @@ use tokio::sync::watch;
 
 use super::api::{Because, Event, Process, Programs, Refusal, SignalRequest, Size, SpawnRequest, Status};
 use super::audit::Note;
+use super::client::BEHALF;
 use super::log::Reader;
 use super::members::{ADDRESSES, ALIVE};
 use super::nodes::{admit, leave, pass_on, registry, remove, role, token};
@@ -135,7 +136,11 @@ impl Caller {
 
 /// The other end of a connection of this host.
 #[derive(Clone)]
-struct Local(String);
+struct Local {
+    words: String,
+    /// It is the agent itself.
+    own: bool,
+}
 
 impl Connected<IncomingStream<'_, UnixListener>> for Local {
     fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Local {
@@ -143,7 +148,8 @@ impl Connected<IncomingStream<'_, UnixListener>> for Local {
             Some(pid) => format!("uid {}, pid {pid}", peer.uid()),
             None => format!("uid {}", peer.uid()),
         });
-        Local(whole.unwrap_or_else(|_| "unknown".into()))
+        let own = stream.io().peer_cred().ok().and_then(|peer| peer.pid()) == i32::try_from(std::process::id()).ok();
+        Local { words: whole.unwrap_or_else(|_| "unknown".into()), own }
     }
 }
 
@@ -153,7 +159,9 @@ impl Connected<IncomingStream<'_, Gate>> for Peer {
     }
 }
 
-async fn of_this_host(ConnectInfo(Local(words)): ConnectInfo<Local>, mut request: Request, next: Next) -> Response {
+async fn of_this_host(ConnectInfo(caller): ConnectInfo<Local>, mut request: Request, next: Next) -> Response {
+    let behalf = request.headers_mut().remove(BEHALF).filter(|_| caller.own);
+    let words = behalf.and_then(|who| who.to_str().map(str::to_owned).ok()).unwrap_or(caller.words);
     request.extensions_mut().insert(Caller { words, node: None });
     next.run(request).await
 }
@@ -192,16 +200,16 @@ async fn of_a_node(
 pub(super) struct Bounds(pub(super) Vec<String>);
 
 /// Why nothing was done.
-pub(super) struct Refused(StatusCode, String);
+pub(super) struct Refused(StatusCode, Refusal);
 
 impl IntoResponse for Refused {
     fn into_response(self) -> Response {
-        (self.0, Json(Refusal { error: self.1 })).into_response()
+        (self.0, Json(self.1)).into_response()
     }
 }
 
 pub(super) fn refuse(status: StatusCode, error: impl Into<String>) -> Refused {
-    Refused(status, error.into())
+    Refused(status, Refusal { error: error.into(), os_error: None })
 }
 
 /// A body that is what it should be.
@@ -269,12 +277,16 @@ async fn spawn(
     });
     let started = started.await.map_err(|error| refuse(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
     let (entry, holder) = started.map_err(|error| {
+        let os_error = match &error {
+            SpawnError::System { cause, .. } => cause.raw_os_error(),
+            _ => None,
+        };
         let status = match error {
             SpawnError::Invalid(_) => StatusCode::BAD_REQUEST,
             SpawnError::System { .. } => StatusCode::UNPROCESSABLE_ENTITY,
             SpawnError::Closing | SpawnError::NoSlots { .. } => StatusCode::SERVICE_UNAVAILABLE,
         };
-        refuse(status, error.to_string())
+        Refused(status, Refusal { error: error.to_string(), os_error })
     })?;
     if holder.is_none() {
         return Ok((StatusCode::CREATED, Json(entry.process())).into_response());

@@ -2,8 +2,11 @@
 //!
 //! ```text
 //! agent.sock   where programs of this host reach the agent; mode 0600
+//! desk.sock    where programs of this host hand memory to the agent, in which they ask for processes; mode 0600
 //! agent.lock   locked by the agent as long as it lives
 //! agent.log    what the agent has to say
+//! node.json    who the node is: its key, and the nodes that it knows
+//! registry.redb its part of what the nodes agree on
 //! audit.log    what it started, signalled, ended and refused
 //! next         a number that no process has
 //! output/      what processes wrote, where it is kept
@@ -90,9 +93,11 @@ impl State {
             Err(error) => return Err(system(&path)(error.into())),
         }
         // Of an agent that was killed.
-        match fs::remove_file(&socket) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(system(&socket)(error)),
-            _ => {}
+        for socket in [&socket, &directory.join("desk.sock")] {
+            match fs::remove_file(socket) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(system(socket)(error)),
+                _ => {}
+            }
         }
         Ok(State { directory, _lock: lock, numbers: Mutex::default() })
     }
@@ -103,6 +108,11 @@ impl State {
 
     pub(super) fn audit(&self) -> PathBuf {
         self.directory.join("audit.log")
+    }
+
+    /// Where programs hand over memory.
+    pub(super) fn desk(&self) -> PathBuf {
+        self.directory.join("desk.sock")
     }
 
     /// Where the output of a process is kept, without an extension.
@@ -138,7 +148,7 @@ impl State {
     /// Leaves nothing but the logs behind.
     pub(super) fn clear(&self) {
         let _ = fs::remove_dir_all(self.directory.join("output"));
-        for name in ["agent.sock", "agent.lock"] {
+        for name in ["agent.sock", "desk.sock", "agent.lock"] {
             let _ = fs::remove_file(self.directory.join(name));
         }
     }
