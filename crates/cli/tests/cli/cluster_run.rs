@@ -53,6 +53,8 @@ fn ranks_are_placed_by_slots_and_programs_run_side_by_side() {
     assert_eq!((all.code, &*all.err), (Some(0), ""));
     let expected: Vec<String> = (0..6).map(|rank| format!("[{rank}] rank {rank}")).collect();
     assert_eq!(all.sorted(), expected);
+    // At once: the slots are free when the command has ended.
+    assert_eq!(cluster.run(&["-n", "6"], "true").end().code, Some(0));
     wait_until("slots to be free", || cluster.taken() == [0, 0, 0]);
 
     let goes_on = "echo on; exec sleep 1000";

@@ -96,7 +96,7 @@ impl Client {
         &self.state
     }
 
-    /// The same agent, asked about the processes of another node: the one with that name, or `@gateway`, the one that coordinates the
+    /// The same agent, asked about another node and its processes: the one with that name, or `@gateway`, the one that coordinates the
     /// cluster.
     #[must_use]
     pub fn on(&self, node: &str) -> Client {
@@ -108,12 +108,12 @@ impl Client {
         Client { behalf: Some(who.into()), ..self.clone() }
     }
 
-    /// What the agent tells of itself.
+    /// What the agent tells of itself, or the agent of the [other node](Client::on).
     ///
     /// # Errors
     /// [`ClientError`], as of all others.
     pub async fn status(&self) -> Result<Status, ClientError> {
-        self.get("/v1/status").await
+        self.get(&format!("{}/status", self.base)).await
     }
 
     /// All processes that the agent knows.

@@ -174,7 +174,12 @@ impl Cluster {
     pub(super) fn status(&self) -> ClusterStatus {
         let (view, in_touch) = (self.view(), self.in_touch());
         let settled = in_touch && self.embedded.members() == view.members();
-        ClusterStatus { settled, ..view.status(self.name(), in_touch) }
+        let mut status = ClusterStatus { settled, ..view.status(self.name(), in_touch) };
+        for own in status.nodes.iter_mut().filter(|node| node.name == self.name()) {
+            // What others are told a moment later.
+            own.slots_taken = *self.taken.borrow();
+        }
+        status
     }
 
     pub(super) fn authority(&self) -> Option<Authority> {

@@ -6,7 +6,8 @@ use std::net::{IpAddr, ToSocketAddrs};
 use std::path::PathBuf;
 
 use fulmen::parts::fabric::launch::hostfile::{HostList, Listed};
-use fulmen_cluster::agent::api::{ClusterStatus, NodeState, NodeStatus};
+use fulmen_cluster::agent::api::{ClusterStatus, NodeState, NodeStatus, Status};
+use fulmen_cluster::agent::{Client, ClientError};
 
 use super::{HOST, HostsError, Placed, Placement, Where};
 use crate::agent::{self, Which};
@@ -29,7 +30,7 @@ pub struct Nodes {
 pub fn place(which: &Which, ranks: Option<u32>, fulmen: String) -> Result<(Placement, Nodes), HostsError> {
     let refused = |cause: String| HostsError::Cluster(cause);
     let client = which.client().map_err(|error| refused(error.to_string()))?;
-    let status = agent::run(async { Ok(client.status().await?) }).map_err(|error| refused(error.to_string()))?;
+    let status = agent::run(async { Ok(ask(&client).await?) }).map_err(|error| refused(error.to_string()))?;
     let hosts = free(&status.cluster, &status.name, ranks).map_err(refused)?;
     let mut placement = Placement::new(&hosts, ranks, None).map_err(HostsError::Place)?;
     for host in &mut placement.hosts {
@@ -41,6 +42,27 @@ pub fn place(which: &Which, ranks: Option<u32>, fulmen: String) -> Result<(Place
     let program = processes::own_program().map_err(|error| refused(error.to_string()))?.into();
     let own = addresses.get(&status.name).copied();
     Ok((placement, Nodes { program, fulmen, state: client.state().to_owned(), own, addresses }))
+}
+
+/// What the agent knows, with the slots of each node as it counts them itself.
+async fn ask(client: &Client) -> Result<Status, ClientError> {
+    let mut status = client.status().await?;
+    let up = status.cluster.nodes.iter_mut().filter(|node| node.state == NodeState::Up);
+    let ask = |node| async move {
+        let node: &mut NodeStatus = node;
+        match client.on(&node.name).status().await {
+            Ok(theirs) => {
+                let own = theirs.cluster.nodes.iter().find(|other| other.name == theirs.name);
+                node.slots_taken = own.map_or(node.slots, |own| own.slots_taken);
+            }
+            Err(error) => {
+                tracing::warn!(node = node.name, %error, "this node gets no ranks");
+                node.state = NodeState::Unknown;
+            }
+        }
+    };
+    futures_util::future::join_all(up.map(ask)).await;
+    Ok(status)
 }
 
 fn ip(node: &NodeStatus) -> Option<IpAddr> {
