@@ -8,6 +8,7 @@ mod processes;
 mod spawn;
 mod stage;
 mod status;
+mod top;
 mod tty;
 mod up;
 
@@ -23,6 +24,7 @@ pub use processes::{AttachArgs, KillArgs, PsArgs, attach, kill, ps};
 pub use spawn::{Args as SpawnArgs, spawn};
 pub use stage::{BECOME, become_program};
 pub use status::{Args as StatusArgs, status};
+pub use top::{Args as TopArgs, top};
 pub use up::{DownArgs, UpArgs, down, up};
 
 /// Which agent is meant.

@@ -115,7 +115,7 @@ pub(super) fn row(process: &Process, now_ms: u64) -> String {
 }
 
 /// As a shell would take it.
-fn quoted(word: &str) -> String {
+pub(super) fn quoted(word: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./=:,+@%".contains(&byte);
     if !word.is_empty() && word.bytes().all(plain) {
         return word.into();
@@ -125,7 +125,7 @@ fn quoted(word: &str) -> String {
     format!("'{}'", shown.replace('\'', r"'\''"))
 }
 
-fn ago(ms: u64) -> String {
+pub(super) fn ago(ms: u64) -> String {
     let seconds = ms / 1000;
     match seconds {
         0 => format!("{ms} ms"),

@@ -370,6 +370,16 @@ impl Data {
     }
 }
 
+/// A line of the audit log.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Noted {
+    /// Its number, since the agent was started.
+    pub number: u64,
+    /// What it says: `time_ms`, `event`, and what belongs to that.
+    #[serde(flatten)]
+    pub line: serde_json::Map<String, serde_json::Value>,
+}
+
 /// A signal for a process group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -2,7 +2,7 @@
 //!
 //! Values of variables are left out, since they may be secrets; so is what processes write.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 
 use serde::Serialize;
 
-use super::api::{Limit, Outcome, Process, Role, TokenRequest};
+use super::api::{Limit, Noted, Outcome, Process, Role, TokenRequest};
 
 /// What is noted.
 #[derive(Serialize)]
@@ -75,6 +75,16 @@ pub(super) enum Note<'a> {
         #[serde(flatten)]
         role: &'a Role,
     },
+    /// What this node sees of another one.
+    Seen {
+        node: &'a str,
+        state: &'a str,
+    },
+    /// Who coordinates now, if somebody does.
+    Coordinator {
+        #[serde(skip_serializing_if = "Option::is_none")]
+        node: Option<&'a str>,
+    },
     /// Somebody with a certificate that was good once.
     Stranger {
         address: &'a str,
@@ -92,24 +102,49 @@ struct Line<'a> {
     note: &'a Note<'a>,
 }
 
+/// Lines that are kept in memory, too.
+const KEPT: usize = 500;
+
 pub(super) struct Audit {
     file: Mutex<File>,
+    recent: Mutex<Recent>,
+}
+
+/// The last lines, with their numbers.
+#[derive(Default)]
+struct Recent {
+    next: u64,
+    lines: VecDeque<Noted>,
 }
 
 impl Audit {
     /// Goes on with the file, for its owner's eyes alone.
     pub(super) fn open(path: &Path) -> io::Result<Audit> {
         let file = OpenOptions::new().append(true).create(true).mode(0o600).open(path)?;
-        Ok(Audit { file: Mutex::new(file) })
+        Ok(Audit { file: Mutex::new(file), recent: Mutex::default() })
     }
 
     pub(super) fn write(&self, note: Note<'_>) {
         let mut line = serde_json::to_vec(&Line { time_ms: super::now_ms(), note: &note }).expect("plain data");
+        let noted = serde_json::from_slice(&line).expect("an object");
         line.push(b'\n');
         // One write, so that lines stay whole.
         let written = self.file.lock().unwrap_or_else(PoisonError::into_inner).write_all(&line);
         if let Err(error) = written {
             tracing::error!(%error, "the audit log cannot be written");
         }
+        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        recent.next += 1;
+        let number = recent.next;
+        recent.lines.push_back(Noted { number, line: noted });
+        if recent.lines.len() > KEPT {
+            recent.lines.pop_front();
+        }
+    }
+
+    /// The last lines, behind the one with this number.
+    pub(super) fn after(&self, number: u64) -> Vec<Noted> {
+        let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        recent.lines.iter().filter(|noted| noted.number > number).cloned().collect()
     }
 }

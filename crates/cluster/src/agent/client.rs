@@ -15,7 +15,9 @@ use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 use tokio::task::JoinHandle;
 
-use super::api::{Event, Process, Refusal, Role, SignalRequest, Size, SpawnRequest, Status, TokenAnswer, TokenRequest};
+use super::api::{
+    Event, Noted, Process, Refusal, Role, SignalRequest, Size, SpawnRequest, Status, TokenAnswer, TokenRequest,
+};
 use super::state;
 
 /// The header that names whom the agent itself asks for.
@@ -114,6 +116,14 @@ impl Client {
     /// [`ClientError`], as of all others.
     pub async fn status(&self) -> Result<Status, ClientError> {
         self.get(&format!("{}/status", self.base)).await
+    }
+
+    /// The last lines of the audit log, of 500 at most, behind the one with this number.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn audit(&self, after: u64) -> Result<Vec<Noted>, ClientError> {
+        self.get(&format!("{}/audit?after={after}", self.base)).await
     }
 
     /// All processes that the agent knows.

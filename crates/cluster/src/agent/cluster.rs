@@ -170,6 +170,11 @@ impl Cluster {
         self.view.borrow()
     }
 
+    /// Tells of every change of the view.
+    pub(super) fn subscribe(&self) -> watch::Receiver<View> {
+        self.view.subscribe()
+    }
+
     /// As it is told to people.
     pub(super) fn status(&self) -> ClusterStatus {
         let (view, in_touch) = (self.view(), self.in_touch());

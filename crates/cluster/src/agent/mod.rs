@@ -33,13 +33,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-use api::Status;
+use api::{NodeStatus, Status};
 use audit::{Audit, Note};
 pub use client::{Client, ClientError, Events};
 use cluster::Cluster;
@@ -51,6 +51,9 @@ pub use stage::Orders;
 use state::State;
 pub use state::{StateError, socket};
 use table::Table;
+
+/// How often it is looked at what changes by time alone.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// Milliseconds since 1970.
 fn now_ms() -> u64 {
@@ -206,6 +209,7 @@ impl Agent {
             // Before anybody hears that it has ended: the next agent may be started at once.
             agent.state.clear();
         };
+        tokio::spawn(notice(agent.clone()));
         let generation = agent.started_ms;
         let desk = tokio::spawn({
             let agent = agent.clone();
@@ -230,6 +234,31 @@ impl Agent {
             ended,
             cluster: self.cluster.status(),
         }
+    }
+}
+
+/// Notes what changes in the cluster, as this node sees it.
+async fn notice(agent: Arc<Agent>) {
+    let mut changed = agent.cluster.subscribe();
+    let mut before = agent.cluster.status();
+    // Whether it is in touch changes by time alone.
+    while !matches!(tokio::time::timeout(LOOK, changed.changed()).await, Ok(Err(_))) {
+        let now = agent.cluster.status();
+        for NodeStatus { name, state, .. } in &now.nodes {
+            let was = before.nodes.iter().find(|node| node.name == *name).map(|node| node.state);
+            if was != Some(*state) {
+                agent.audit.write(Note::Seen { node: name, state: state.word() });
+            }
+        }
+        for NodeStatus { name, .. } in &before.nodes {
+            if !now.nodes.iter().any(|node| node.name == *name) {
+                agent.audit.write(Note::Seen { node: name, state: "removed" });
+            }
+        }
+        if now.coordinator != before.coordinator {
+            agent.audit.write(Note::Coordinator { node: now.coordinator.as_deref() });
+        }
+        before = now;
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::body::{Body, Bytes};
 use axum::extract::connect_info::{ConnectInfo, Connected};
 use axum::extract::rejection::JsonRejection;
-use axum::extract::{DefaultBodyLimit, Extension, Path, Request, State as Shared};
+use axum::extract::{DefaultBodyLimit, Extension, Path, Query, Request, State as Shared};
 use axum::http::{StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
@@ -21,7 +21,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::UnixListener;
 use tokio::sync::watch;
 
-use super::api::{Because, Event, Process, Programs, Refusal, SignalRequest, Size, SpawnRequest, Status};
+use super::api::{Because, Event, Noted, Process, Programs, Refusal, SignalRequest, Size, SpawnRequest, Status};
 use super::audit::Note;
 use super::client::BEHALF;
 use super::log::Reader;
@@ -89,6 +89,7 @@ fn peers(agent: Arc<Agent>) -> Router {
 
 fn processes() -> Router<Arc<Agent>> {
     Router::new()
+        .route("/v1/audit", get(audit))
         .route("/v1/processes", get(list).post(spawn))
         .route("/v1/processes/{id}", get(show))
         .route("/v1/processes/{id}/events", get(events))
@@ -227,6 +228,24 @@ fn find(agent: &Agent, caller: &Caller, id: &str) -> Result<Arc<Entry>, Refused>
 
 async fn status(Shared(agent): Shared<Arc<Agent>>) -> Json<Status> {
     Json(agent.status())
+}
+
+/// Which lines of the audit log.
+#[derive(serde::Deserialize)]
+struct After {
+    #[serde(default)]
+    after: u64,
+}
+
+async fn audit(
+    Shared(agent): Shared<Arc<Agent>>,
+    Extension(caller): Extension<Caller>,
+    Query(After { after }): Query<After>,
+) -> Result<Json<Vec<Noted>>, Refused> {
+    if !matches!(caller.node, None | Some((_, Programs::All))) {
+        return Err(refuse(StatusCode::FORBIDDEN, format!("{} may not see what others do", caller.words)));
+    }
+    Ok(Json(agent.audit.after(after)))
 }
 
 async fn prometheus(Shared(agent): Shared<Arc<Agent>>) -> Response {
