@@ -264,6 +264,13 @@ fn whoever_is_removed_is_not_listened_to() {
         assert!(node.states().iter().all(|(name, state)| name != "second" && state == "up"));
     }
     refused(&third.run("remove", &["second"]), 1, "no node second");
+    // It goes on trying, and is noted once.
+    wait_until("it to be noted", || {
+        third.audit().contains(r#""event":"stranger""#) || first.audit().contains(r#""event":"stranger""#)
+    });
+    for node in [&first, &third] {
+        assert!(node.audit().matches(r#""event":"stranger""#).count() < 2, "{}", node.audit());
+    }
     assert_eq!(second.run("spawn", &["--", "true"]).code, Some(0), "at home it works");
 }
 

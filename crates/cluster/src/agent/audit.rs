@@ -2,12 +2,13 @@
 //!
 //! Values of variables are left out, since they may be secrets; so is what processes write.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
@@ -100,6 +101,27 @@ struct Line<'a> {
     time_ms: u64,
     #[serde(flatten)]
     note: &'a Note<'a>,
+}
+
+/// How long a stranger that tries again and again is not noted again, and how many are remembered.
+const QUIET: Duration = Duration::from_secs(600);
+const STRANGERS: usize = 1000;
+
+/// Strangers that were noted.
+#[derive(Default)]
+pub(super) struct Strangers(Mutex<HashMap<String, Instant>>);
+
+impl Strangers {
+    /// Whether this one is to be noted: a node that was removed may not know it, and go on for ever.
+    pub(super) fn is_new(&self, fingerprint: &str) -> bool {
+        let mut noted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        noted.retain(|_, at| at.elapsed() < QUIET);
+        if noted.contains_key(fingerprint) || noted.len() >= STRANGERS {
+            return false;
+        }
+        noted.insert(fingerprint.into(), Instant::now());
+        true
+    }
 }
 
 /// Lines that are kept in memory, too.

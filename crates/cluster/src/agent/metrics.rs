@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::api::Status;
+use super::api::{NodeState, Status};
 
 /// The format's name.
 pub(super) const TYPE: &str = "text/plain; version=0.0.4";
@@ -25,5 +25,26 @@ pub(super) fn text(status: &Status) -> String {
         (r#"{outcome="signaled"}"#, status.ended.signaled),
     ];
     metric("fulmen_processes_ended_total", "counter", "Processes that have ended, by outcome.", &ended);
+    let cluster = &status.cluster;
+    let in_touch = u64::from(cluster.in_touch);
+    metric(
+        "fulmen_cluster_in_touch",
+        "gauge",
+        "1 if the node agrees with a majority of the known nodes.",
+        &[("", in_touch)],
+    );
+    let states = [
+        (r#"{state="up"}"#, NodeState::Up),
+        (r#"{state="down"}"#, NodeState::Down),
+        (r#"{state="unknown"}"#, NodeState::Unknown),
+        (r#"{state="leaving"}"#, NodeState::Leaving),
+    ];
+    let count = |state| cluster.nodes.iter().filter(|node| node.state == state).count() as u64;
+    let nodes = states.map(|(label, state)| (label, count(state)));
+    metric("fulmen_cluster_nodes", "gauge", "Known nodes, by state as this one sees them.", &nodes);
+    if let Some(own) = cluster.nodes.iter().find(|node| node.name == status.name) {
+        metric("fulmen_slots", "gauge", "Ranks that the node runs at a time.", &[("", own.slots.into())]);
+        metric("fulmen_slots_taken", "gauge", "Slots that are taken.", &[("", own.slots_taken.into())]);
+    }
     text
 }

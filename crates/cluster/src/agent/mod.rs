@@ -40,7 +40,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use api::{NodeStatus, Status};
-use audit::{Audit, Note};
+use audit::{Audit, Note, Strangers};
 pub use client::{Client, ClientError, Events};
 use cluster::Cluster;
 pub use cluster::Place;
@@ -136,6 +136,7 @@ pub struct Agent {
     cluster: Arc<Cluster>,
     state: State,
     audit: Audit,
+    strangers: Strangers,
     table: Table,
     limits: Limits,
     stage: Vec<OsString>,
@@ -175,6 +176,7 @@ impl Agent {
             cluster,
             state,
             audit,
+            strangers: Strangers::default(),
             table,
             limits,
             stage: config.stage,

@@ -20,7 +20,7 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::{LazyConfigAcceptor, TlsConnector, client, server};
 
@@ -34,6 +34,8 @@ pub(super) const NEWCOMERS: Protocol = Protocol(b"fulmen-join/1");
 
 /// How long a connection may take until both ends know each other.
 const HANDSHAKE: Duration = Duration::from_secs(10);
+/// How long a newcomer's connection may last.
+const VISIT: Duration = Duration::from_secs(60);
 /// Handshakes that are under way at a time, and connections whose turn it is not yet.
 const GUESTS: usize = 64;
 /// The longest answer of a registry.
@@ -186,7 +188,8 @@ pub(super) struct Peer {
     pub(super) address: String,
 }
 
-/// A connection that was accepted, and ends when the node at its other end is removed from the cluster, also in the middle of something.
+/// A connection that was accepted, and ends when the node at its other end is removed from the cluster, also in the middle of something; a
+/// newcomer's after a while.
 pub(super) struct Guarded {
     tls: server::TlsStream<TcpStream>,
     /// Ready, and gone then, when the other end is no node any more.
@@ -196,19 +199,18 @@ pub(super) struct Guarded {
 
 impl Guarded {
     fn new(tls: server::TlsStream<TcpStream>, peer: &Peer, mut view: watch::Receiver<View>) -> Guarded {
-        let removed = peer.fingerprint.clone().map(|fingerprint| {
-            let removed = async move {
-                // Whoever is new here may not be known yet.
-                for known in [true, false] {
-                    let wanted = |view: &View| view.of_fingerprint(&fingerprint).is_some() == known;
-                    if view.wait_for(wanted).await.is_err() {
-                        return std::future::pending().await;
-                    }
+        let fingerprint = peer.fingerprint.clone();
+        let removed = async move {
+            let Some(fingerprint) = fingerprint else { return sleep(VISIT).await };
+            // Whoever is new here may not be known yet.
+            for known in [true, false] {
+                let wanted = |view: &View| view.of_fingerprint(&fingerprint).is_some() == known;
+                if view.wait_for(wanted).await.is_err() {
+                    return std::future::pending().await;
                 }
-            };
-            removed.boxed()
-        });
-        Guarded { tls, removed, over: false }
+            }
+        };
+        Guarded { tls, removed: Some(removed.boxed()), over: false }
     }
 }
 

@@ -181,7 +181,9 @@ async fn of_a_node(
     };
     let Some((name, role, leaving)) = found else {
         let problem = "this is no node of the cluster, or no longer one: it has to join again (fulmen up --join)";
-        agent.audit.write(Note::Stranger { address: &peer.address });
+        if agent.strangers.is_new(peer.fingerprint.as_deref().unwrap_or_default()) {
+            agent.audit.write(Note::Stranger { address: &peer.address });
+        }
         return refuse(StatusCode::FORBIDDEN, problem).into_response();
     };
     let registry = request.uri().path().starts_with("/v1/registry/");
