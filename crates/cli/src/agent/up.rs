@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use fulmen_cluster::agent::api::{Status, TokenRequest};
-use fulmen_cluster::agent::{Client, ClientError, JoinError, StateError, check_name, join};
+use fulmen_cluster::agent::{Client, ClientError, JoinError, StateError, check_name, join, recover};
 
 use super::keep::AgentArgs;
 use super::{AgentError, KEEP, Which, is_not_up, run};
@@ -41,12 +41,16 @@ pub struct UpArgs {
     /// Join a cluster: with this token, or with the one in @FILE, or with the one that comes by standard input (-), where nobody else sees it
     #[arg(long, value_name = "TOKEN|@FILE|-")]
     join: Option<String>,
+    /// Go on without the others, if a majority of the cluster's nodes is lost for good: only then, since there are two clusters else. Remove
+    /// the lost ones afterwards (fulmen remove)
+    #[arg(long, conflicts_with = "join")]
+    recover: bool,
     #[command(flatten)]
     which: Which,
     #[command(flatten)]
     place: PlaceArgs,
     /// Start a whole cluster of so many nodes on this host, to try things out; `fulmen down` leaves nothing of it
-    #[arg(long, value_name = "N", conflicts_with_all = ["join", "foreground", "address"],
+    #[arg(long, value_name = "N", conflicts_with_all = ["join", "recover", "foreground", "address"],
         value_parser = clap::value_parser!(u32).range(1..=64))]
     nodes: Option<u32>,
     /// Stay in the foreground and log to standard error, as under systemd or launchd; end with SIGTERM or Ctrl-C
@@ -97,6 +101,9 @@ pub fn up(args: UpArgs) -> anyhow::Result<ExitCode> {
         return up_together(&state, args.name.as_deref(), count, args.place);
     }
     let token = args.join.as_deref().map(token).transpose()?;
+    if args.recover {
+        run(async { Ok(recover(&state).await?) })?;
+    }
     let node = Node { agent: AgentArgs { name: args.name, state, place: args.place }, token };
     if args.foreground {
         run(node.prepare())?;

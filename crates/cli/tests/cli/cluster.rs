@@ -330,6 +330,28 @@ fn of_two_nodes_one_says_what_it_cannot_know() {
 }
 
 #[test]
+fn what_is_left_goes_on_alone_when_it_is_told_to() {
+    let [one, two] = Node::cluster(["one", "two"]);
+    let (lost, place) = (two.kill(), one.kill());
+    refused(
+        &fulmen(&["up", "--recover", "--state", place.path().join("none").to_str().unwrap()]).end(),
+        1,
+        "has no vote",
+    );
+    let state = state(&place);
+    let mut up = fulmen(&["up", "--recover", "--state", state.to_str().unwrap()]);
+    assert_eq!(up.wait_exit().code(), Some(0));
+    let run =
+        |command: &str, args: &[&str]| fulmen(&[&[command, "--state", state.to_str().unwrap()], args].concat()).end();
+    wait_until("it to coordinate", || run("status", &[]).out.contains("coordinated by one"));
+    assert_eq!(run("remove", &["two"]).code, Some(0));
+    assert!(run("token", &[]).out.starts_with("fulmen1-"));
+    assert_eq!(run("down", &[]).code, Some(0));
+    up.wait_gone();
+    drop(lost);
+}
+
+#[test]
 fn a_node_leaves_and_joins_again() {
     let [first, second] = Node::cluster(["first", "second"]);
     let mut second = second;

@@ -15,7 +15,7 @@ use super::api::ClusterStatus;
 use super::identity::Identity;
 use super::members::{ADDRESSES, ALIVE, Alive, COORDINATOR_NOW, Known, NODES, NodeRecord, ROLES, TABLES, View};
 use super::peers::{self, Gate, Peers};
-use super::{StartError, check_name, now_ms};
+use super::{StartError, check_name, now_ms, state};
 use crate::registry::{Change, Condition, Embedded, Lease, Registry, RegistryError, Verdict, Write};
 
 /// Where agents listen if nobody says otherwise and nobody else does.
@@ -126,7 +126,7 @@ impl Cluster {
         let seal = identity.key.identity(&identity.root, &identity.certificate)?;
         let peers = Arc::new(Peers::new(identity.id, seal, view.subscribe()));
         let gates = peers::accept(listener, &identity, view.subscribe())?;
-        let embedded = Embedded::open(identity.id, &directory.join("registry.redb"), peers.clone()).await?;
+        let embedded = Embedded::open(identity.id, &state::registry(directory), peers.clone()).await?;
         if identity.founder {
             embedded.found().await?;
         }
@@ -410,9 +410,8 @@ impl Cluster {
 
     /// Forgets the cluster, which this node has left.
     pub(super) fn forget(&self) {
-        for name in ["node.json", "registry.redb"] {
-            let _ = std::fs::remove_file(self.directory.join(name));
-        }
+        let _ = std::fs::remove_file(state::registry(&self.directory));
+        Identity::forget(&self.directory);
     }
 
     /// Lets the others know at once that this node is down.

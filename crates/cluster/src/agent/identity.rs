@@ -164,6 +164,11 @@ impl Identity {
         read().map(Some).map_err(system)
     }
 
+    /// Removes it.
+    pub(super) fn forget(directory: &Path) {
+        let _ = fs::remove_file(directory.join(FILE));
+    }
+
     /// Keeps it: whole, or as it was before.
     pub(super) fn save(&self, directory: &Path) -> Result<(), StateError> {
         let path = directory.join(FILE);

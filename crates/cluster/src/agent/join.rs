@@ -25,9 +25,9 @@ use super::cluster::{Cluster, put};
 use super::identity::{Admission, Identity, hex, number, random};
 use super::members::{NODES, NodeRecord, TOKENS};
 use super::peers::{self, NEWCOMERS};
-use super::state::{State, StateError};
+use super::state::{State, StateError, registry};
 use super::{check_name, now_ms};
-use crate::registry::{Condition, RegistryError, Verdict, Write};
+use crate::registry::{Condition, Embedded, OpenError, RegistryError, Verdict, Write};
 
 /// What a token begins with.
 const START: &str = "fulmen1-";
@@ -80,6 +80,14 @@ pub enum JoinError {
     /// The cluster has refused.
     #[error("{0}")]
     Refused(String),
+    /// There is nothing to go on with.
+    #[error(
+        "the node with the state in {0} has no vote in a cluster, with which it could go on: take a member's state (--state)"
+    )]
+    Nothing(String),
+    /// Its part of the registry cannot be used.
+    #[error(transparent)]
+    Registry(#[from] OpenError),
     /// The name cannot be a node's.
     #[error(transparent)]
     Name(#[from] super::NameError),
@@ -143,6 +151,19 @@ pub async fn join(state: &Path, token: &str, name: &str) -> Result<(), JoinError
         }
     }
     Err(JoinError::NotReached(problems.join("; ")))
+}
+
+/// Makes the node whose state is in this directory the only one that votes, where the majority of its cluster is lost for good. No agent is
+/// up there. If the others are only cut off, there are two clusters from then on.
+///
+/// # Errors
+/// [`JoinError`]; [`JoinError::Nothing`] if there is no cluster to go on with.
+pub async fn recover(state: &Path) -> Result<(), JoinError> {
+    let state = State::take(state)?;
+    let nothing = || JoinError::Nothing(state.directory().display().to_string());
+    let identity =
+        Identity::load(state.directory())?.filter(|identity| identity.secret.is_some()).ok_or_else(nothing)?;
+    Ok(Embedded::recover(identity.id, &registry(state.directory())).await?)
 }
 
 /// Asks one node: what it gave, or why it has refused.

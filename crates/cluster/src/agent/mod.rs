@@ -44,7 +44,7 @@ use audit::{Audit, Note, Strangers};
 pub use client::{Client, ClientError, Events};
 use cluster::Cluster;
 pub use cluster::Place;
-pub use join::{JoinError, join};
+pub use join::{JoinError, join, recover};
 use limits::Limits;
 pub use process::SpawnError;
 pub use stage::Orders;

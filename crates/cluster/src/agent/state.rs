@@ -160,6 +160,11 @@ pub fn socket(directory: &Path) -> PathBuf {
     directory.join("agent.sock")
 }
 
+/// The node's part of what nodes agree on.
+pub(super) fn registry(directory: &Path) -> PathBuf {
+    directory.join("registry.redb")
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;

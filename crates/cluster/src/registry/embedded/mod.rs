@@ -115,6 +115,15 @@ impl Embedded {
         Ok(Embedded { inner })
     }
 
+    /// Makes a node the only member, where the majority is lost for good. Nobody is at the file; the node is opened then. If the others are
+    /// only cut off, there are two clusters from now on, which do not know of each other.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub async fn recover(id: u64, file: &Path) -> Result<(), OpenError> {
+        store::recover(file, id).await
+    }
+
     /// Makes a cluster of which this node is the only member, unless it has one.
     ///
     /// # Errors

@@ -1,6 +1,7 @@
 //! What a node keeps of the agreement: its votes, the log and the last snapshot, in one file; and the table, in memory, which is made of
 //! the snapshot and the log when the node starts.
 
+use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::io::{self, Cursor};
 use std::ops::{Bound, RangeBounds};
@@ -9,8 +10,8 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use openraft::storage::{LogFlushed, LogState, RaftLogStorage, RaftStateMachine, Snapshot};
 use openraft::{
-    EntryPayload, LogId, OptionalSend, RaftLogReader, RaftSnapshotBuilder, SnapshotMeta, StorageError, StorageIOError,
-    StoredMembership, Vote,
+    EntryPayload, LogId, Membership, OptionalSend, RaftLogReader, RaftSnapshotBuilder, SnapshotMeta, StorageError,
+    StorageIOError, StoredMembership, Vote,
 };
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 use serde::de::DeserializeOwned;
@@ -111,6 +112,23 @@ pub(super) fn open(path: &Path) -> Result<(Log, Machine), OpenError> {
     let applied = watch::Sender::new(seen.last.map_or(0, |last| last.index));
     let machine = Machine { file: file.clone(), seen: Arc::new(RwLock::new(seen)), applied: Arc::new(applied) };
     Ok((Log { file }, machine))
+}
+
+/// Makes a node the only member, with all that its log has: also what may not have been agreed on. To be called with nobody else at
+/// the file.
+pub(super) async fn recover(path: &Path, id: u64) -> Result<(), OpenError> {
+    let failed = |cause: &dyn std::fmt::Display| open_error(path, &cause);
+    let (mut log, mut machine) = open(path)?;
+    let after = machine.seen().last.map_or(0, |last| last.index + 1);
+    let entries = log.try_get_log_entries(after..).await.map_err(|error| failed(&error))?;
+    machine.apply(entries).await.map_err(|error| failed(&error))?;
+    let last = machine.seen().last.ok_or_else(|| failed(&"it has nothing that a cluster could go on with"))?;
+    let alone = Membership::new(vec![BTreeSet::from([id])], ());
+    machine.seen.write().unwrap_or_else(PoisonError::into_inner).members = StoredMembership::new(Some(last), alone);
+    machine.build_snapshot().await.map_err(|error| failed(&error))?;
+    // In this order: until the log is cut, it is what it was.
+    log.purge(last).await.map_err(|error| failed(&error))?;
+    note(&log.file, COMMITTED, &Some(last)).await.map_err(|error| failed(&error))
 }
 
 fn look<T: DeserializeOwned>(file: &Database, name: &str) -> io::Result<Option<T>> {

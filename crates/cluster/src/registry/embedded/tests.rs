@@ -241,6 +241,39 @@ fn of_two_nodes_one_cannot_go_on_and_one_that_is_removed_is_not_waited_for() {
     });
 }
 
+/// What is left of a cluster goes on, and the others follow it when they come back.
+#[test]
+fn one_node_goes_on_alone_when_it_is_told_to() {
+    run(async {
+        let cluster = Cluster::of(3).await;
+        for number in 0..5 {
+            cluster.node(1).write(Write::new(vec![put(&format!("a/{number}"), "x")])).await.unwrap();
+        }
+        // What everybody has told.
+        for id in 1..=3 {
+            while cluster.node(id).read("a").await.unwrap() != cluster.node(id).inner.machine.seen().table.snapshot("a")
+            {
+                sleep(LOOK).await;
+            }
+        }
+        for id in 1..=3 {
+            cluster.stop(id).await;
+        }
+        Embedded::recover(2, &cluster.place.path().join("2")).await.unwrap();
+        let left = cluster.start(2).await;
+        left.write(Write::new(vec![put("a/5", "alone")])).await.unwrap();
+        assert_eq!(left.members(), (BTreeSet::from([2]), BTreeSet::from([2])));
+        assert_eq!(left.read("a").await.unwrap().entries.len(), 6);
+        for id in [1, 3] {
+            cluster.start(id).await;
+        }
+        cluster.settle(2, 1..=3).await;
+        for id in [1, 3] {
+            assert_eq!(pairs(&cluster.node(id).read("a").await.unwrap()).last().unwrap().1, "alone");
+        }
+    });
+}
+
 #[test]
 fn a_node_that_comes_late_gets_everything() {
     run(async {
