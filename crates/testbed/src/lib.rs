@@ -30,7 +30,7 @@
 //! # }
 //! ```
 //!
-//! [`Ssh`] starts ssh's server on hosts, with keys of the test's own.
+//! [`Ssh`] starts ssh's server on hosts, with keys of the test's own, and [`Etcd`] servers of etcd on the machine itself.
 //!
 //! # Nothing stays behind
 //!
@@ -47,6 +47,7 @@
 #![cfg(target_os = "linux")]
 
 mod bed;
+mod etcd;
 mod guard;
 mod host;
 mod link;
@@ -57,6 +58,7 @@ mod sys;
 mod wire;
 
 pub use bed::{Bed, BedError};
+pub use etcd::Etcd;
 pub use host::Host;
 pub use link::{Counts, Link};
 pub use net::Net;

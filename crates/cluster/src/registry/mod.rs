@@ -9,6 +9,7 @@
 #[cfg(test)]
 mod conformance;
 mod embedded;
+mod etcd;
 mod table;
 
 use std::collections::BTreeSet;
@@ -18,6 +19,7 @@ use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 
 pub use embedded::{Carrier, CarrierError, Embedded, OpenError};
+pub use etcd::{Etcd, EtcdAddress, EtcdAddressError};
 
 /// How long a request may take.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
