@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use fulmen_cluster::agent::{Agent, Config, Place};
+use fulmen_cluster::registry::EtcdAddress;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process, setsid};
@@ -50,6 +51,8 @@ pub struct AgentArgs {
     pub state: PathBuf,
     #[command(flatten)]
     pub place: PlaceArgs,
+    #[arg(long)]
+    pub registry: Option<EtcdAddress>,
 }
 
 impl AgentArgs {
@@ -65,6 +68,7 @@ impl AgentArgs {
         add("--listen", self.place.listen.map(|address| address.to_string()));
         add("--address", self.place.address.clone());
         add("--slots", self.place.slots.map(|slots| slots.to_string()));
+        add("--registry", self.registry.as_ref().map(EtcdAddress::to_string));
         words
     }
 }
@@ -85,13 +89,13 @@ pub fn agent(args: AgentArgs) -> anyhow::Result<ExitCode> {
         let stop = async {
             let _ = keeper.await;
         };
-        let AgentArgs { name, state, place: PlaceArgs { listen, address, slots } } = args;
+        let AgentArgs { name, state, place: PlaceArgs { listen, address, slots }, registry } = args;
         let processors = || thread::available_parallelism().map_or(1, |count| count.get() as u32);
         let slots = slots.unwrap_or_else(processors);
         let stage = vec![processes::own_program()?.into(), BECOME.into()];
         // Tests and those who manage cgroups themselves say so.
         let cgroups = std::env::var_os("FULMEN_CGROUPS").is_none_or(|value| value != "off");
-        let config = Config { name, state, place: Place { listen, address }, slots, stage, cgroups };
+        let config = Config { name, state, place: Place { listen, address }, registry, slots, stage, cgroups };
         Ok(Agent::run(config, stop).await?)
     })?;
     // What left its group. The keeper would do it, but may be gone.

@@ -80,10 +80,13 @@ fn nodes(cluster: &ClusterStatus) -> String {
     let known = cluster.nodes.len();
     let mut text = String::new();
     let _ = match &cluster.coordinator {
-        _ if !cluster.in_touch => writeln!(
-            text,
-            "not in touch with a majority of the {known} known nodes: whether others are down or cut off from here cannot be known"
-        ),
+        _ if !cluster.in_touch => {
+            let whom = match &cluster.registry {
+                None => format!("a majority of the {known} known nodes"),
+                Some(registry) => format!("the registry {registry}"),
+            };
+            writeln!(text, "not in touch with {whom}: whether others are down or cut off from here cannot be known")
+        }
         Some(coordinator) => writeln!(text, "{known} nodes, coordinated by {coordinator}"),
         None => writeln!(text, "{known} nodes, coordinated by none yet"),
     };

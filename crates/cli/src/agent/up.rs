@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use fulmen_cluster::agent::api::{Status, TokenRequest};
 use fulmen_cluster::agent::{Client, ClientError, JoinError, StateError, check_name, join, recover};
+use fulmen_cluster::registry::EtcdAddress;
 
 use super::keep::AgentArgs;
 use super::{AgentError, KEEP, Which, is_not_up, run};
@@ -39,7 +40,7 @@ pub struct UpArgs {
     #[arg(long)]
     name: Option<String>,
     /// Join a cluster: with this token, or with the one in @FILE, or with the one that comes by standard input (-), where nobody else sees it
-    #[arg(long, value_name = "TOKEN|@FILE|-")]
+    #[arg(long, value_name = "TOKEN|@FILE|-", conflicts_with = "registry")]
     join: Option<String>,
     /// Go on without the others, if a majority of the cluster's nodes is lost for good: only then, since there are two clusters else. Remove
     /// the lost ones afterwards (fulmen remove)
@@ -49,8 +50,12 @@ pub struct UpArgs {
     which: Which,
     #[command(flatten)]
     place: PlaceArgs,
+    /// Make a cluster that agrees on things in this etcd, which only its nodes should reach, instead of among its nodes: an address,
+    /// with commas between those of several servers, and a prefix of all keys [default: fulmen]. Nodes that join are told of it
+    #[arg(long, value_name = "etcd://HOST:PORT[,...][/PREFIX]")]
+    registry: Option<EtcdAddress>,
     /// Start a whole cluster of so many nodes on this host, to try things out; `fulmen down` leaves nothing of it
-    #[arg(long, value_name = "N", conflicts_with_all = ["join", "recover", "foreground", "address"],
+    #[arg(long, value_name = "N", conflicts_with_all = ["join", "recover", "foreground", "address", "registry"],
         value_parser = clap::value_parser!(u32).range(1..=64))]
     nodes: Option<u32>,
     /// Stay in the foreground and log to standard error, as under systemd or launchd; end with SIGTERM or Ctrl-C
@@ -104,7 +109,7 @@ pub fn up(args: UpArgs) -> anyhow::Result<ExitCode> {
     if args.recover {
         run(async { Ok(recover(&state).await?) })?;
     }
-    let node = Node { agent: AgentArgs { name: args.name, state, place: args.place }, token };
+    let node = Node { agent: AgentArgs { name: args.name, state, place: args.place, registry: args.registry }, token };
     if args.foreground {
         run(node.prepare())?;
         let mut command = node.keeper()?;
@@ -114,7 +119,7 @@ pub fn up(args: UpArgs) -> anyhow::Result<ExitCode> {
     let mut text = format!("agent {} is up (pid {}, state in {})\n", status.name, status.pid, status.state);
     let cluster = &status.cluster;
     if !cluster.in_touch {
-        text += "it is not in touch with a majority of its cluster's nodes yet: start the others, or see agent.log\n";
+        text += "it is not in touch with its cluster yet: start the other nodes (or the etcd that is its registry), or see agent.log\n";
     } else if cluster.nodes.len() > 1 {
         let _ = writeln!(text, "its cluster has {} nodes", cluster.nodes.len());
     }
@@ -153,7 +158,7 @@ fn up_together(state: &Path, name: Option<&str>, count: u32, place: PlaceArgs) -
     let node = |number: u32, token: Option<String>| {
         let name = format!("{}-{number}", name.unwrap_or("node"));
         let place = PlaceArgs { listen, address: None, slots };
-        Node { agent: AgentArgs { name: Some(name), state: node_state(state, number), place }, token }
+        Node { agent: AgentArgs { name: Some(name), state: node_state(state, number), place, registry: None }, token }
     };
     let statuses = run(async {
         let first = node(1, None).start().await?.until_up().await?;

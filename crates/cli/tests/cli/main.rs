@@ -11,6 +11,8 @@ mod agent_tty;
 mod bad_input;
 mod bench;
 mod cluster;
+#[cfg(target_os = "linux")]
+mod cluster_etcd;
 mod cluster_run;
 mod demo;
 #[cfg(target_os = "linux")]

@@ -32,7 +32,11 @@ pub struct Status {
 /// A cluster, as one of its nodes sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterStatus {
-    /// Whether this node agrees with a majority of the known nodes. If it does not, it cannot know whether others are up.
+    /// The etcd that is the cluster's registry, if its nodes do not keep that among themselves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub registry: Option<String>,
+    /// Whether this node agrees with a majority of the known nodes, or of the registry's servers. If it does not, it cannot know whether
+    /// others are up.
     pub in_touch: bool,
     /// Whether the majority is already one of all nodes that are to vote: those that have just joined do so within seconds.
     pub settled: bool,

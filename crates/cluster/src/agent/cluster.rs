@@ -15,7 +15,7 @@ use super::api::ClusterStatus;
 use super::identity::Identity;
 use super::members::{ADDRESSES, ALIVE, Alive, COORDINATOR_NOW, Known, NODES, NodeRecord, ROLES, TABLES, View};
 use super::peers::{self, Gate, Peers};
-use super::{StartError, check_name, now_ms, state};
+use super::{Config, StartError, check_name, now_ms, registries, state};
 use crate::registry::{Change, Condition, Embedded, Lease, Registry, RegistryError, Verdict, Write};
 
 /// Where agents listen if nobody says otherwise and nobody else does.
@@ -23,8 +23,6 @@ const PORT: u16 = 7387;
 /// How long a node is taken for up after it was heard of last, and how often it says so.
 const LIFE: Duration = Duration::from_secs(5);
 const SIGN: Duration = Duration::from_secs(1);
-/// How often it is looked whether the registry's members are the cluster's.
-const LOOK: Duration = Duration::from_millis(250);
 /// How long to wait after the registry was asked in vain.
 const AGAIN: Duration = Duration::from_millis(500);
 
@@ -33,7 +31,8 @@ pub(super) struct Cluster {
     directory: PathBuf,
     pub(super) identity: Identity,
     pub(super) registry: Arc<dyn Registry>,
-    pub(super) embedded: Embedded,
+    /// This node's part of it, unless it is an etcd.
+    pub(super) embedded: Option<Embedded>,
     pub(super) peers: Arc<Peers>,
     view: watch::Sender<View>,
     address: String,
@@ -103,22 +102,26 @@ impl Cluster {
     /// Takes a node's place in its cluster: a new one, if it has none. Returns what others connect to, too.
     pub(super) async fn open(
         directory: &Path,
-        name: Option<&str>,
         host: &str,
-        place: &Place,
-        (slots, taken): (u32, watch::Receiver<u32>),
+        config: &Config,
+        taken: watch::Receiver<u32>,
     ) -> Result<(Arc<Cluster>, (Gate, Gate)), StartError> {
         let system = |what| move |cause| StartError::System { what, cause };
+        let (name, place) = (config.name.as_deref(), &config.place);
         let (mut identity, fresh) = match Identity::load(directory)? {
             Some(identity) => (identity, false),
             None => {
                 let name = name.unwrap_or(host);
                 check_name(name)?;
-                (Identity::found(name)?, true)
+                (Identity::found(name, config.registry.clone())?, true)
             }
         };
         if let Some(name) = name.filter(|name| *name != identity.name) {
             return Err(StartError::OtherName { name: name.into(), had: identity.name });
+        }
+        if let Some(given) = config.registry.clone().filter(|given| identity.registry.as_ref() != Some(given)) {
+            let had = identity.registry.map_or("among its nodes".into(), |registry| format!("at {registry}"));
+            return Err(StartError::OtherRegistry { given, had });
         }
         let (listener, address) = listen(place, identity.port).await.map_err(system("listening for other nodes"))?;
         identity.port = listener.local_addr().ok().map(|bound| bound.port());
@@ -126,22 +129,22 @@ impl Cluster {
         let seal = identity.key.identity(&identity.root, &identity.certificate)?;
         let peers = Arc::new(Peers::new(identity.id, seal, view.subscribe()));
         let gates = peers::accept(listener, &identity, view.subscribe())?;
-        let embedded = Embedded::open(identity.id, &state::registry(directory), peers.clone()).await?;
-        if identity.founder {
-            embedded.found().await?;
-        }
+        let (registry, embedded) = registries::open(directory, &identity, peers.clone()).await?;
         if fresh {
             identity.save(directory)?;
+            if embedded.is_none() {
+                registries::claim_first(directory, &*registry, &identity).await?;
+            }
         }
         let cluster = Cluster {
             directory: directory.to_owned(),
-            registry: Arc::new(embedded.clone()),
+            registry,
             identity,
             embedded,
             peers,
             view,
             address,
-            slots,
+            slots: config.slots,
             taken,
             started_ms: now_ms(),
             alive: watch::Sender::new(None),
@@ -153,7 +156,9 @@ impl Cluster {
         tokio::spawn(cluster.clone().remember());
         tokio::spawn(cluster.clone().live());
         tokio::spawn(cluster.clone().coordinate());
-        tokio::spawn(cluster.clone().reconcile());
+        if let Some(embedded) = cluster.embedded.clone() {
+            tokio::spawn(cluster.clone().reconcile(embedded));
+        }
         Ok((cluster, gates))
     }
 
@@ -178,8 +183,10 @@ impl Cluster {
     /// As it is told to people.
     pub(super) fn status(&self) -> ClusterStatus {
         let (view, in_touch) = (self.view(), self.in_touch());
-        let settled = in_touch && self.embedded.members() == view.members();
-        let mut status = ClusterStatus { settled, ..view.status(self.name(), in_touch) };
+        let agreed = |embedded: &Embedded| embedded.members() == view.members();
+        let settled = in_touch && self.embedded.as_ref().is_none_or(agreed);
+        let registry = self.identity.registry.as_ref().map(ToString::to_string);
+        let mut status = ClusterStatus { registry, settled, ..view.status(self.name(), in_touch) };
         for own in status.nodes.iter_mut().filter(|node| node.name == self.name()) {
             // What others are told a moment later.
             own.slots_taken = *self.taken.borrow();
@@ -220,7 +227,7 @@ impl Cluster {
                 }
                 Err(RegistryError::Ended(_)) => return,
                 Err(error) => {
-                    tracing::debug!(%error, table, "the registry tells nothing");
+                    tracing::info!(%error, table, "the registry tells nothing");
                     sleep(AGAIN).await;
                 }
             }
@@ -252,11 +259,13 @@ impl Cluster {
         let mut taken = self.taken.clone();
         // Others place ranks by what is free.
         let mut told = None;
+        // Said once for each kind of trouble.
+        let mut trouble = None;
         loop {
             let now = *taken.borrow_and_update();
             match self.sign(now, told != Some(now)).await {
                 Ok(()) => {
-                    told = Some(now);
+                    (told, trouble) = (Some(now), None);
                     let _ = tokio::time::timeout(SIGN, taken.changed()).await;
                 }
                 Err(RegistryError::Ended(_)) => return,
@@ -265,7 +274,11 @@ impl Cluster {
                         self.alive.send_replace(None);
                     }
                     told = None;
-                    tracing::info!(%error, "the cluster does not hear of this node");
+                    let kind = Some(std::mem::discriminant(&error));
+                    if trouble != kind {
+                        tracing::warn!(%error, "the cluster does not hear of this node");
+                    }
+                    trouble = kind;
                     sleep(AGAIN).await;
                 }
             }
@@ -286,9 +299,15 @@ impl Cluster {
             None => {
                 let lease = self.registry.grant(LIFE).await?;
                 let own = put(ADDRESSES, self.name(), &self.address, None);
-                let then = vec![self.alive_with(slots_taken, lease), own];
-                self.registry.write(Write::new(then)).await?;
-                if self.identity.founder && self.registry.read(NODES).await?.entries.is_empty() {
+                let mut then = vec![self.alive_with(slots_taken, lease), own];
+                let when = self.entry(&mut then).await?;
+                if self.registry.write(Write { when, then }).await? == Verdict::Refused {
+                    return Err(RegistryError::Invalid("the nodes of the cluster have just changed".into()));
+                }
+                if self.embedded.is_some()
+                    && self.identity.founder
+                    && self.registry.read(NODES).await?.entries.is_empty()
+                {
                     // The first node lets itself in.
                     self.registry.write(Write::new(vec![put(NODES, self.name(), &self.first(), None)])).await?;
                 }
@@ -304,7 +323,7 @@ impl Cluster {
         put(ALIVE, self.name(), &alive, Some(lease))
     }
 
-    fn first(&self) -> NodeRecord {
+    pub(super) fn first(&self) -> NodeRecord {
         NodeRecord {
             id: self.identity.id,
             fingerprint: self.identity.fingerprint(),
@@ -328,73 +347,18 @@ impl Cluster {
                 return;
             };
             let then = vec![Change::Put { key: COORDINATOR_NOW.into(), value: json(&self.name()), lease }];
-            let write = Write { when: vec![Condition::Absent(COORDINATOR_NOW.into())], then };
-            match self.registry.write(write).await {
+            let written = async {
+                let mut when = vec![Condition::Absent(COORDINATOR_NOW.into())];
+                when.extend(self.standing().await?);
+                self.registry.write(Write { when, then }).await
+            };
+            match written.await {
                 Ok(Verdict::Done) => tracing::info!("this node coordinates the cluster"),
                 Ok(Verdict::Refused) => {}
                 Err(error) => tracing::debug!(%error, "this node does not coordinate the cluster"),
             }
             // Until that, or another's, is seen.
             let _ = tokio::time::timeout(AGAIN, view.wait_for(|view| view.coordinator.is_some())).await;
-        }
-    }
-
-    /// Has the registry's members be the cluster's, as long as this node leads it.
-    async fn reconcile(self: Arc<Cluster>) {
-        loop {
-            sleep(LOOK).await;
-            if self.embedded.is_closed() {
-                return;
-            }
-            if !self.embedded.leads() {
-                continue;
-            }
-            let (wanted, leaving) = {
-                let view = self.view();
-                let leaving = view.nodes.iter().filter(|(_, record)| record.leaving);
-                let leaving: Vec<_> = leaving.map(|(name, record)| (name.clone(), record.id)).collect();
-                (view.members(), leaving)
-            };
-            if self.embedded.members() != wanted && !wanted.1.is_empty() {
-                if let Err(error) = self.embedded.set_members(wanted.0, wanted.1).await {
-                    tracing::debug!(%error, "the members of the registry are not the cluster's yet");
-                }
-                continue;
-            }
-            for (name, id) in leaving {
-                if !self.embedded.members().0.contains(&id) {
-                    let tables = [NODES, ALIVE, ADDRESSES];
-                    let then = tables.map(|table| Change::Delete(format!("{table}/{name}"))).to_vec();
-                    let _ = self.registry.write(Write::new(then)).await;
-                }
-            }
-        }
-    }
-
-    /// Has a node be removed: from now on nobody listens to it.
-    pub(super) async fn remove(&self, node: &str) -> Result<bool, RegistryError> {
-        self.change_node(node, |record| record.leaving = true).await
-    }
-
-    async fn change_node(&self, node: &str, change: impl Fn(&mut NodeRecord)) -> Result<bool, RegistryError> {
-        loop {
-            let nodes = self.registry.read(NODES).await?;
-            let key = format!("{NODES}/{node}");
-            let Some(entry) = nodes.entries.into_iter().find(|entry| entry.key == key) else { return Ok(false) };
-            let Ok(mut record) = serde_json::from_slice(&entry.value) else { return Ok(false) };
-            change(&mut record);
-            let when = vec![Condition::Version(key, entry.version)];
-            let write = Write { when, then: vec![put(NODES, node, &record, None)] };
-            if self.registry.write(write).await? == Verdict::Done {
-                return Ok(true);
-            }
-        }
-    }
-
-    /// Waits until this node, which is being removed, has no part in the registry any more.
-    pub(super) async fn let_go(&self) {
-        while self.embedded.members().1.contains(&self.identity.id) {
-            sleep(LOOK).await;
         }
     }
 
@@ -420,6 +384,8 @@ impl Cluster {
         if let Some((lease, _)) = alive {
             let _ = tokio::time::timeout(SIGN, self.registry.revoke(lease)).await;
         }
-        self.embedded.close().await;
+        if let Some(embedded) = &self.embedded {
+            embedded.close().await;
+        }
     }
 }

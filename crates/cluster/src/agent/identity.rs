@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::members::Known;
 use super::state::StateError;
+use crate::registry::EtcdAddress;
 
 /// The file, which is for its owner's eyes alone.
 const FILE: &str = "node.json";
@@ -50,6 +51,8 @@ struct Kept {
     known: Vec<Known>,
     port: Option<u16>,
     founder: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    registry: Option<EtcdAddress>,
 }
 
 /// A node of a cluster.
@@ -67,6 +70,8 @@ pub(super) struct Identity {
     pub(super) port: Option<u16>,
     /// It made the cluster.
     pub(super) founder: bool,
+    /// Where the cluster's registry is, if its nodes do not keep it themselves.
+    pub(super) registry: Option<EtcdAddress>,
 }
 
 /// What a node gets when it is let in.
@@ -80,6 +85,9 @@ pub(super) struct Admission {
     /// In base64.
     pub(super) authority: Option<String>,
     pub(super) known: Vec<Known>,
+    /// Where the cluster's registry is, if its nodes do not keep it themselves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) registry: Option<EtcdAddress>,
 }
 
 /// A random number for a node.
@@ -101,7 +109,7 @@ fn secret(text: Option<&str>) -> io::Result<Option<[u8; 32]>> {
 
 impl Identity {
     /// The first node of a new cluster, which has an authority of its own.
-    pub(super) fn found(name: &str) -> Result<Identity, TrustError> {
+    pub(super) fn found(name: &str, registry: Option<EtcdAddress>) -> Result<Identity, TrustError> {
         let secret = random()?;
         let authority = Authority::of_cluster(&secret)?;
         let key = NodeKey::generate()?;
@@ -116,16 +124,18 @@ impl Identity {
             known: Vec::new(),
             port: None,
             founder: true,
+            registry,
         })
     }
 
     /// A node that was let in.
     pub(super) fn admitted(name: &str, key: NodeKey, admission: Admission) -> Result<Identity, TrustError> {
-        let Admission { id, certificate, root, authority, known } = admission;
+        let Admission { id, certificate, root, authority, known, registry } = admission;
         let secret = secret(authority.as_deref()).map_err(|error| TrustError::Keys(error.to_string()))?;
         // Are the certificates what they should be?
         key.identity(&root, &certificate)?;
-        Ok(Identity { id, name: name.into(), key, certificate, root, secret, known, port: None, founder: false })
+        let name = name.into();
+        Ok(Identity { id, name, key, certificate, root, secret, known, port: None, founder: false, registry })
     }
 
     pub(super) fn fingerprint(&self) -> String {
@@ -159,6 +169,7 @@ impl Identity {
                 known: kept.known,
                 port: kept.port,
                 founder: kept.founder,
+                registry: kept.registry,
             })
         };
         read().map(Some).map_err(system)
@@ -182,6 +193,7 @@ impl Identity {
             known: self.known.clone(),
             port: self.port,
             founder: self.founder,
+            registry: self.registry.clone(),
         };
         let save = || -> io::Result<()> {
             let new = directory.join("node.new");
@@ -212,13 +224,13 @@ mod tests {
     fn it_is_found_again_and_nobody_else_reads_it() {
         let place = tempfile::tempdir().unwrap();
         assert!(Identity::load(place.path()).unwrap().is_none());
-        let mut one = Identity::found("a").unwrap();
+        let mut one = Identity::found("a", Some("etcd://a:1".parse().unwrap())).unwrap();
         one.port = Some(7);
         one.save(place.path()).unwrap();
         let again = Identity::load(place.path()).unwrap().unwrap();
         assert_eq!((again.id, &*again.name, again.port), (one.id, "a", Some(7)));
         assert_eq!((again.fingerprint(), again.secret), (one.fingerprint(), one.secret));
-        assert_eq!(again.key.public(), one.key.public());
+        assert_eq!((again.key.public(), again.registry), (one.key.public(), one.registry));
         let path = place.path().join(FILE);
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         fs::write(&path, "{}").unwrap();
@@ -227,7 +239,7 @@ mod tests {
 
     #[test]
     fn who_is_admitted_has_the_right_certificate() {
-        let first = Identity::found("a").unwrap();
+        let first = Identity::found("a", None).unwrap();
         let authority = first.authority().unwrap().unwrap();
         let (key, other) = (NodeKey::generate().unwrap(), NodeKey::generate().unwrap());
         let admission = |key: &NodeKey| Admission {
@@ -236,6 +248,7 @@ mod tests {
             root: authority.root(),
             authority: None,
             known: Vec::new(),
+            registry: None,
         };
         assert!(Identity::admitted("b", NodeKey::generate().unwrap(), admission(&other)).is_err());
         let second = Identity::admitted("b", key, admission(&other));

@@ -27,7 +27,7 @@ use super::members::{NODES, NodeRecord, TOKENS};
 use super::peers::{self, NEWCOMERS};
 use super::state::{State, StateError, registry};
 use super::{check_name, now_ms};
-use crate::registry::{Condition, Embedded, OpenError, RegistryError, Verdict, Write};
+use crate::registry::{Condition, Embedded, EtcdAddress, OpenError, RegistryError, Verdict, Write};
 
 /// What a token begins with.
 const START: &str = "fulmen1-";
@@ -74,6 +74,11 @@ pub enum JoinError {
     /// It belongs to one already.
     #[error("the node with the state in {} belongs to a cluster already: take another directory (--state), or have it leave (fulmen down --leave)", .0)]
     Member(String),
+    /// The registry is no majority of nodes.
+    #[error(
+        "the cluster of this node agrees in the registry {0}, whatever nodes are left: leave --recover out, and see to it that this is up"
+    )]
+    Elsewhere(EtcdAddress),
     /// Nobody there answers.
     #[error("no node of the cluster answers: {0}")]
     NotReached(String),
@@ -163,6 +168,9 @@ pub async fn recover(state: &Path) -> Result<(), JoinError> {
     let nothing = || JoinError::Nothing(state.directory().display().to_string());
     let identity =
         Identity::load(state.directory())?.filter(|identity| identity.secret.is_some()).ok_or_else(nothing)?;
+    if let Some(registry) = identity.registry {
+        return Err(JoinError::Elsewhere(registry));
+    }
     Ok(Embedded::recover(identity.id, &registry(state.directory())).await?)
 }
 
@@ -278,7 +286,8 @@ impl Cluster {
                 continue;
             }
             let authority_secret = self.identity.secret.filter(|_| role.votes).map(|secret| STANDARD.encode(secret));
-            let admission = Admission { id, certificate, root: authority.root(), authority: authority_secret, known };
+            let (root, registry) = (authority.root(), self.identity.registry.clone());
+            let admission = Admission { id, certificate, root, authority: authority_secret, known, registry };
             return Ok((admission, left.role));
         }
     }

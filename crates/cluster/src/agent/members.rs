@@ -18,6 +18,10 @@ pub(super) const COORDINATOR: &str = "coordinator";
 /// The key of the coordinator's name.
 pub(super) const COORDINATOR_NOW: &str = "coordinator/now";
 
+/// The table that says whose an etcd is, and its key: the fingerprint of the cluster's authority.
+pub(super) const CLUSTER: &str = "cluster";
+pub(super) const CLUSTER_ROOT: &str = "cluster/root";
+
 /// The role of a node that may do everything.
 pub(super) const MEMBER: &str = "member";
 /// The role of a node that only works for others.
@@ -153,7 +157,8 @@ impl View {
             joined_ms: record.joined_ms,
         };
         let coordinator = self.coordinator.clone().filter(|_| in_touch);
-        ClusterStatus { in_touch, settled: false, coordinator, nodes: self.nodes.iter().map(status).collect() }
+        let nodes = self.nodes.iter().map(status).collect();
+        ClusterStatus { registry: None, in_touch, settled: false, coordinator, nodes }
     }
 }
 

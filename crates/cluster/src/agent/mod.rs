@@ -21,6 +21,7 @@ mod metrics;
 mod nodes;
 mod peers;
 mod process;
+mod registries;
 mod server;
 mod stage;
 mod state;
@@ -52,6 +53,8 @@ use state::State;
 pub use state::{StateError, socket};
 use table::Table;
 
+use crate::registry::EtcdAddress;
+
 /// How often it is looked at what changes by time alone.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -69,6 +72,8 @@ pub struct Config {
     pub state: PathBuf,
     /// Where other nodes reach it.
     pub place: Place,
+    /// The etcd that a new cluster has for its registry; else its nodes keep it themselves. A cluster has the same for good.
+    pub registry: Option<EtcdAddress>,
     /// Ranks that it runs at a time.
     pub slots: u32,
     /// A program and arguments that become another program as [`Orders`] say: where a process has to be somewhere before it begins.
@@ -108,6 +113,21 @@ pub enum StartError {
         /// The name that it has.
         had: String,
     },
+    /// Its cluster has another registry.
+    #[error(
+        "the cluster of the node with this state has its registry {had}, for good: leave --registry {given} out, or give another directory (--state)"
+    )]
+    OtherRegistry {
+        /// The registry that it was to have.
+        given: EtcdAddress,
+        /// Where it has it.
+        had: String,
+    },
+    /// Another cluster has the registry.
+    #[error(
+        "another cluster has the registry {0} already: join that with a token (--join), or give this one another prefix (etcd://HOST:PORT/PREFIX)"
+    )]
+    TakenRegistry(EtcdAddress),
     /// Its name is none.
     #[error(transparent)]
     Name(#[from] NameError),
@@ -168,8 +188,8 @@ impl Agent {
         let (table, limits, down) = (Table::new(config.slots), Limits::new(config.cgroups), watch::Sender::new(false));
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         config.name.iter().try_for_each(|name| check_name(name))?;
-        let slots = (config.slots, table.slots_taken());
-        let opened = Cluster::open(state.directory(), config.name.as_deref(), &host, &config.place, slots).await;
+        let taken = table.slots_taken();
+        let opened = Cluster::open(state.directory(), &host, &config, taken).await;
         let (cluster, gates) = opened.inspect_err(|_| state.clear())?;
         let agent = Arc::new(Agent {
             started_ms: now_ms(),

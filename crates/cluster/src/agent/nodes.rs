@@ -105,6 +105,8 @@ pub(super) async fn leave(
             let problem = "the others have not let this node go yet, since no majority has agreed: try again, or end it as it is (fulmen down)";
             return Err(refuse(StatusCode::SERVICE_UNAVAILABLE, problem));
         }
+    } else {
+        agent.cluster.dissolve().await?;
     }
     agent.audit.write(Note::Down { caller: &caller.words });
     agent.leaves.store(true, std::sync::atomic::Ordering::SeqCst);
@@ -137,7 +139,11 @@ pub(super) async fn registry(
     body: Bytes,
 ) -> Result<Vec<u8>, Refused> {
     let bounds = bounds.as_ref().map(|Extension(Bounds(keys))| &**keys);
-    let answer = agent.cluster.embedded.serve(&kind, &body, bounds).await;
+    let Some(embedded) = &agent.cluster.embedded else {
+        let problem = "this cluster has its registry in an etcd, and none of its nodes keeps one";
+        return Err(refuse(StatusCode::NOT_FOUND, problem));
+    };
+    let answer = embedded.serve(&kind, &body, bounds).await;
     answer.map_err(|error| {
         let status = match error {
             CarrierError::NotAllowed => StatusCode::FORBIDDEN,
@@ -165,7 +171,10 @@ pub(super) async fn pass_on(
     mut request: Request,
 ) -> Result<Response, Refused> {
     let node = if node == GATEWAY {
-        let problem = "no node coordinates the cluster now: a majority of the known nodes has to be up";
+        let problem = match &agent.cluster.embedded {
+            Some(_) => "no node coordinates the cluster now: a majority of the known nodes has to be up",
+            None => "no node coordinates the cluster now: its registry has to be reached (fulmen status)",
+        };
         let coordinator = agent.cluster.status().coordinator;
         coordinator.ok_or_else(|| refuse(StatusCode::SERVICE_UNAVAILABLE, problem))?
     } else {

@@ -124,7 +124,7 @@ mod tests {
             node("c", NodeState::Down, 8, 0),
             node("d", NodeState::Up, 2, 0),
         ];
-        let mut cluster = ClusterStatus { in_touch: true, settled: true, coordinator: None, nodes };
+        let mut cluster = ClusterStatus { registry: None, in_touch: true, settled: true, coordinator: None, nodes };
         let places = |cluster: &ClusterStatus, ranks| {
             let list = free(cluster, "d", ranks)?;
             Ok::<_, String>(list.hosts.into_iter().map(|host| (host.name, host.slots.unwrap())).collect::<Vec<_>>())
