@@ -14,6 +14,10 @@ use rustix::process::{Pid, Signal, kill_process};
 
 /// How long a server may take to listen.
 const STARTING: Duration = Duration::from_secs(60);
+/// Where servers listen.
+const PORTS: std::ops::Range<u16> = 20_000..32_000;
+/// Memory that looks like a disk: a server that waits for a busy one is no leader for long.
+const MEMORY: &str = "/dev/shm";
 
 /// The etcd of one test: its data is in a folder that goes with it, and its servers end with it.
 #[derive(Debug)]
@@ -31,12 +35,14 @@ fn program() -> Option<&'static str> {
     ["etcd", "/usr/bin/etcd"].into_iter().find(runs)
 }
 
-/// Ports of which nobody listens at the moment.
+/// Ports of which nobody listens at the moment. They are none of those that the system gives to connections, which would take them while
+/// a server is down.
 fn free_ports(count: usize) -> Vec<u16> {
-    let bind = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
-    // All of them are held until the last is found, so that they differ.
-    let listeners: Vec<TcpListener> = (0..count).map(|_| bind()).collect();
-    listeners.iter().map(|listener| listener.local_addr().expect("its address").port()).collect()
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    // Tests of other processes begin elsewhere.
+    let place = || std::process::id().wrapping_mul(97).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+    let ports = std::iter::repeat_with(|| PORTS.start + (place() % u32::from(PORTS.end - PORTS.start)) as u16);
+    ports.filter(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok()).take(count).collect()
 }
 
 impl Etcd {
@@ -52,7 +58,8 @@ impl Etcd {
         };
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("fulmen-etcd-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let folder = std::env::temp_dir().join(name);
+        let memory = PathBuf::from(MEMORY);
+        let folder = if memory.is_dir() { memory } else { std::env::temp_dir() }.join(name);
         fs::DirBuilder::new().mode(0o700).create(&folder).expect("a folder for data");
         let ports = free_ports(2 * count);
         let ports = ports.chunks(2).map(|pair| (pair[0], pair[1])).collect();
@@ -147,16 +154,26 @@ impl Etcd {
     fn wait(&self, server: usize) {
         let end = Instant::now() + STARTING;
         while let Err(error) = TcpStream::connect((Ipv4Addr::LOCALHOST, self.ports[server].0)) {
-            let said = fs::read_to_string(self.log(server)).unwrap_or_default();
-            let said: String = said.lines().rev().take(5).collect::<Vec<_>>().join("\n");
-            assert!(Instant::now() < end, "server {server} of etcd does not listen: {error}; it said last: {said}");
+            let ended = self.servers()[server].as_mut().is_none_or(|child| !matches!(child.try_wait(), Ok(None)));
+            let late = Instant::now() >= end;
+            assert!(!ended && !late, "server {server} of etcd does not listen: {error}; {}", self.last_words(server));
             thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    /// What a server said last.
+    fn last_words(&self, server: usize) -> String {
+        let said = fs::read_to_string(self.log(server)).unwrap_or_default();
+        let lines: Vec<&str> = said.lines().collect();
+        format!("it said last:\n{}", lines[lines.len().saturating_sub(10)..].join("\n"))
     }
 }
 
 impl Drop for Etcd {
     fn drop(&mut self) {
+        if thread::panicking() {
+            (0..self.ports.len()).for_each(|server| eprintln!("server {server} of etcd: {}", self.last_words(server)));
+        }
         (0..self.ports.len()).for_each(|server| self.kill(server));
         let _ = fs::remove_dir_all(&self.folder);
     }
