@@ -32,6 +32,8 @@ const ELECTION_MS: std::ops::Range<u64> = 1000..2000;
 const LOOK: Duration = Duration::from_millis(100);
 /// How long to wait before the leader is looked for again.
 const AGAIN: Duration = Duration::from_millis(50);
+/// How long the answer of one that led is waited for, when it does not seem to any more.
+const MOMENT: Duration = Duration::from_secs(1);
 /// Commands between two snapshots.
 const SNAPSHOT: u64 = 1000;
 
@@ -211,9 +213,8 @@ impl Embedded {
         let none = || RegistryError::NoMajority { known: self.known().max(1) };
         let (mut leader, mut turn) = (None, 0);
         loop {
-            if leader.is_none() {
-                leader = inner.raft.metrics().borrow().current_leader;
-            }
+            let seen = inner.raft.metrics().borrow().current_leader;
+            leader = leader.or(seen);
             if leader.is_none() {
                 // One that is new here is told nothing yet.
                 let others = inner.carrier.nodes();
@@ -227,11 +228,19 @@ impl Embedded {
                     Err(_) if changes => Err(Refusal::Unknown("no majority has taken note of it".into())),
                     Err(_) => Err(Refusal::NoMajority),
                 },
-                Some(id) => match timeout_at(end, network::forward(&*inner.carrier, id, &ask)).await {
-                    Ok(answer) => answer,
-                    Err(_) if changes => Err(Refusal::Unknown("the leader has not answered".into())),
-                    Err(_) => Err(Refusal::NoMajority),
-                },
+                Some(id) => {
+                    let late = |cause: &str| match changes {
+                        true => Err(Refusal::Unknown(cause.into())),
+                        false => Err(Refusal::NoMajority),
+                    };
+                    tokio::select! {
+                        answer = timeout_at(end, network::forward(&*inner.carrier, id, &ask)) => {
+                            answer.unwrap_or_else(|_| late("the leader has not answered"))
+                        }
+                        // Nothing else tells of one that is cut off, and leases are over before patience is.
+                        () = inner.leader_changes(seen, changes) => late("another leads now, and the leader has not answered"),
+                    }
+                }
             };
             leader = match answer {
                 Ok(told) => return Ok(told),
@@ -251,6 +260,19 @@ impl Embedded {
 impl Inner {
     fn leads(&self) -> bool {
         self.raft.metrics().borrow().current_leader == Some(self.id)
+    }
+
+    /// Returns when another node leads than the one that was seen to, or nobody seems to; a moment later, if an answer that is on its way
+    /// is worth more than another try.
+    async fn leader_changes(&self, seen: Option<u64>, awaits: bool) {
+        let changed = self.raft.metrics().wait_for(|metrics| metrics.current_leader != seen).await.is_ok();
+        if !changed {
+            // It has ended, which is told elsewhere.
+            std::future::pending::<()>().await;
+        }
+        if awaits {
+            sleep(MOMENT).await;
+        }
     }
 
     /// Does something as the leader, or refuses.
