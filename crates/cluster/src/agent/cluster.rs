@@ -127,7 +127,7 @@ impl Cluster {
         identity.port = listener.local_addr().ok().map(|bound| bound.port());
         let view = watch::Sender::new(View::new(&identity.known));
         let seal = identity.key.identity(&identity.root, &identity.certificate)?;
-        let peers = Arc::new(Peers::new(identity.id, seal, view.subscribe()));
+        let peers = Peers::new(identity.id, seal, view.subscribe());
         let gates = peers::accept(listener, &identity, view.subscribe())?;
         let (registry, embedded) = registries::open(directory, &identity, peers.clone()).await?;
         if fresh {

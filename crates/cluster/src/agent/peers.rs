@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::AsFd;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::{LazyConfigAcceptor, TlsConnector, client, server};
@@ -40,6 +40,9 @@ const VISIT: Duration = Duration::from_secs(60);
 const GUESTS: usize = 64;
 /// The longest answer of a registry.
 const ANSWER: usize = 64 << 20;
+/// How long the opening of a connection goes on at least, also when the request for which it was to be has given up: those of registries
+/// take less time than a handshake with a node that is far away, or has much to do.
+const OPENING: Duration = Duration::from_secs(2);
 /// Connections to a node that are kept for the next request.
 const IDLE: usize = 4;
 
@@ -84,11 +87,13 @@ pub(super) struct Peers {
     seal: Seal,
     view: watch::Receiver<View>,
     idle: Mutex<HashMap<u64, Vec<SendRequest<Body>>>>,
+    /// These, for what goes on in the background.
+    this: Weak<Peers>,
 }
 
 impl Peers {
-    pub(super) fn new(own: u64, seal: Seal, view: watch::Receiver<View>) -> Peers {
-        Peers { own, seal, view, idle: Mutex::default() }
+    pub(super) fn new(own: u64, seal: Seal, view: watch::Receiver<View>) -> Arc<Peers> {
+        Arc::new_cyclic(|this| Peers { own, seal, view, idle: Mutex::default(), this: this.clone() })
     }
 
     /// Opens a connection to a node.
@@ -133,14 +138,33 @@ impl Peers {
         }
     }
 
-    async fn bring(&self, to: u64, kind: &str, body: Vec<u8>) -> Result<Vec<u8>, CarrierError> {
+    /// Opens a connection to a node, which the next request has if this one does not wait for it.
+    async fn open_kept(&self, id: u64, node: String, limit: Duration) -> Result<SendRequest<Body>, PeerError> {
+        let (wanted, opened) = oneshot::channel();
+        let this = self.this.clone();
+        tokio::spawn(async move {
+            let Some(peers) = this.upgrade() else { return };
+            if let Ok(result) = timeout(limit.max(OPENING), peers.open(&node)).await
+                && let Err(Ok(sender)) = wanted.send(result)
+            {
+                peers.give_back(id, sender);
+            }
+        });
+        match opened.await {
+            Ok(result) => result,
+            // Who asks has a limit, too, which is not longer.
+            Err(_) => std::future::pending().await,
+        }
+    }
+
+    async fn bring(&self, to: u64, kind: &str, body: Vec<u8>, limit: Duration) -> Result<Vec<u8>, CarrierError> {
         let not_reached = |error: PeerError| CarrierError::NotReached(io::Error::other(error.to_string()));
         let no_answer = |error: &dyn std::fmt::Display| CarrierError::NoAnswer(io::Error::other(error.to_string()));
         let name = self.view.borrow().named(to).map(str::to_owned);
         let name = name.ok_or_else(|| not_reached(PeerError::Unknown(to.to_string())))?;
         let mut sender = match self.take(to) {
             Some(sender) => sender,
-            None => self.open(&name).await.map_err(not_reached)?,
+            None => self.open_kept(to, name, limit).await.map_err(not_reached)?,
         };
         let request =
             Request::post(format!("/v1/registry/{kind}")).header(hyper::header::HOST, "agent").body(full(body));
@@ -174,7 +198,7 @@ impl Carrier for Peers {
     ) -> BoxFuture<'a, Result<Vec<u8>, CarrierError>> {
         async move {
             let late = |_| CarrierError::NoAnswer(io::ErrorKind::TimedOut.into());
-            timeout(limit, self.bring(to, kind, body)).await.map_err(late)?
+            timeout(limit, self.bring(to, kind, body, limit)).await.map_err(late)?
         }
         .boxed()
     }
