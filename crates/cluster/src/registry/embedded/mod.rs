@@ -288,8 +288,14 @@ impl Inner {
                 self.confirm().await?;
                 let time = self.machine.seen().table.leases().find(|(id, _)| *id == lease);
                 let (_, time) = time.ok_or(Refusal::Error(RegistryError::LeaseOver))?;
+                let term = self.raft.metrics().borrow().current_term;
                 let mut clocks = self.clocks.lock().unwrap_or_else(PoisonError::into_inner);
-                clocks.ends.insert(lease, now + Duration::from_millis(time));
+                // Its end is on its way to the others, or will be: that takes long where a majority was just found again.
+                if clocks.term == term && clocks.ends.get(&lease).is_some_and(|end| *end <= Instant::now()) {
+                    return Err(Refusal::Error(RegistryError::LeaseOver));
+                }
+                let end = clocks.ends.entry(lease).or_insert(now);
+                *end = (*end).max(now + Duration::from_millis(time));
                 Ok(Told::Done)
             }
             Ask::Command(command) => self.command(command).await.map(Told::Outcome),

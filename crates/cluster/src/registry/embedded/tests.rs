@@ -193,6 +193,27 @@ fn the_leaders_death_loses_nothing() {
     });
 }
 
+/// Whoever renews a lease may rely on it, also when its end was under way already, and only waited for a majority.
+#[test]
+fn a_lease_that_was_renewed_lasts() {
+    run(async {
+        let cluster = Cluster::of(3).await;
+        let leader = cluster.node(cluster.leader_of(&[1, 2, 3]).await);
+        let time = Duration::from_secs(1);
+        let lease = leader.grant(time).await.unwrap();
+        let change = super::super::Change::Put { key: "a/leased".into(), value: vec![], lease: Some(lease) };
+        leader.write(Write::new(vec![change])).await.unwrap();
+        // For long enough that it is over, but not that another one is elected.
+        cluster.cut(&[(1, 1), (2, 2), (3, 3)]);
+        sleep(time + 3 * LOOK).await;
+        cluster.cut(&[]);
+        let (renewed, now) = (leader.renew(lease).await, Instant::now());
+        sleep(time / 2).await;
+        let there = !leader.read("a").await.unwrap().entries.is_empty();
+        assert_eq!(renewed.is_ok(), there, "{renewed:?} {:?} ago", now.elapsed());
+    });
+}
+
 #[test]
 fn a_minority_agrees_on_nothing_and_says_so() {
     run(async {
