@@ -311,11 +311,25 @@ impl Cluster {
                     // The first node lets itself in.
                     self.registry.write(Write::new(vec![put(NODES, self.name(), &self.first(), None)])).await?;
                 }
+                let heard = tokio::time::timeout(LIFE, self.hear_of(lease)).await;
+                heard.map_err(|_| RegistryError::LeaseOver)??;
                 lease
             }
         };
         self.alive.send_replace(Some((lease, now + LIFE)));
         Ok(())
+    }
+
+    /// Waits until this node itself has heard of its lease. What it knew before may be long over: that it coordinates the cluster, say.
+    async fn hear_of(&self, lease: Lease) -> Result<(), RegistryError> {
+        let mut revision = 0;
+        loop {
+            let alive = self.registry.changed(ALIVE, revision).await?;
+            if alive.entries.iter().any(|entry| entry.lease == Some(lease)) {
+                return Ok(());
+            }
+            revision = alive.revision;
+        }
     }
 
     fn alive_with(&self, slots_taken: u32, lease: Lease) -> Change {
