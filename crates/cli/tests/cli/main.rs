@@ -13,6 +13,7 @@ mod bench;
 mod cluster;
 #[cfg(target_os = "linux")]
 mod cluster_etcd;
+mod cluster_chaos;
 mod cluster_run;
 mod demo;
 #[cfg(target_os = "linux")]
