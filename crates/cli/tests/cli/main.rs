@@ -12,8 +12,9 @@ mod bad_input;
 mod bench;
 mod cluster;
 #[cfg(target_os = "linux")]
-mod cluster_etcd;
 mod cluster_chaos;
+#[cfg(target_os = "linux")]
+mod cluster_etcd;
 mod cluster_run;
 mod demo;
 #[cfg(target_os = "linux")]
