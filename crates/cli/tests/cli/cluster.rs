@@ -111,6 +111,15 @@ impl Node {
     }
 }
 
+/// Ends what was started in the background, also if a test fails.
+struct Background(PathBuf);
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        let _ = Command::new(FULMEN).args(["down", "--state"]).arg(&self.0).output();
+    }
+}
+
 fn state(place: &TempDir) -> PathBuf {
     place.path().join("state")
 }
@@ -133,6 +142,7 @@ fn join(place: &TempDir, name: &str, token: &str) -> Ended {
 fn a_cluster_is_tried_out_on_one_machine_and_leaves_nothing() {
     let place = tempfile::tempdir().unwrap();
     let directory = place.path().join("try");
+    let _background = Background(directory.clone());
     let run = |command: &str, args: &[&str]| {
         fulmen(&[&[command, "--state", directory.to_str().unwrap()], args].concat()).end()
     };
@@ -339,6 +349,7 @@ fn what_is_left_goes_on_alone_when_it_is_told_to() {
         "has no vote",
     );
     let state = state(&place);
+    let _background = Background(state.clone());
     let mut up = fulmen(&["up", "--recover", "--state", state.to_str().unwrap()]);
     assert_eq!(up.wait_exit().code(), Some(0));
     let run =

@@ -291,9 +291,8 @@ impl Cluster {
             for keeper in &*lock(&node.keepers) {
                 keeper.wait_gone();
             }
-            // Whatever it is, it has nothing to do here.
-            let left = node.host.processes();
-            assert!(left.is_empty(), "left on {}: {left:?}", node.name);
+            // Whatever else it is, it has nothing to do here.
+            wait_until(&format!("nothing to be left on {}", node.name), || node.host.processes().is_empty());
         }
     }
 

@@ -1,16 +1,24 @@
 //! `fulmen run --cluster`: ranks on the nodes of a cluster that was started together.
 
 use std::path::PathBuf;
+use std::process::Command;
 
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::support::{Ended, Running, fulmen, wait_until};
+use crate::support::{Ended, FULMEN, Running, fulmen, wait_until};
 
 struct Cluster {
     _place: TempDir,
     state: PathBuf,
     up: Running,
+}
+
+/// The nodes are in the background: a test that fails does not leave them there.
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        let _ = Command::new(FULMEN).args(["down", "--state"]).arg(&self.state).output();
+    }
 }
 
 impl Cluster {
