@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use anyhow::Context;
-use fulmen_cluster::agent::api::{Event, GRACE_MS, Limit, NodeState, Process, SpawnRequest, Stream};
+use fulmen_cluster::agent::api::{Event, GRACE_MS, Limit, NodeState, NodeStatus, Process, SpawnRequest, Stream};
 use fulmen_cluster::agent::{Client, Events};
 use futures_util::stream;
 use tokio::signal::unix::{SignalKind, signal};
@@ -148,7 +149,7 @@ pub fn spawn(args: Args) -> anyhow::Result<ExitCode> {
         let signals = listen()?;
         let (tty, reads) = (request.tty, request.stdin);
         let (process, events) = start(&client, request).await?;
-        tokio::spawn(pass_on(vec![(client.clone(), process.id)], signals));
+        tokio::spawn(pass_on(Arc::new(Mutex::new(vec![(client.clone(), process.id)])), signals));
         let mut raw = None;
         if let Some(size) = tty {
             raw = Raw::enter()?;
@@ -176,43 +177,34 @@ async fn start(client: &Client, request: SpawnRequest) -> anyhow::Result<(Proces
 
 /// Runs a program on every node.
 async fn on_all(client: Client, request: SpawnRequest) -> anyhow::Result<ExitCode> {
-    let signals = listen()?;
+    let targets = Targets::default();
+    tokio::spawn(pass_on(targets.clone(), listen()?));
+    let work = |node: NodeStatus| {
+        let (there, request, targets) = (client.on(&node.name), request.clone(), targets.clone());
+        async move {
+            let done = async {
+                if node.state != NodeState::Up {
+                    anyhow::bail!("it is {}: nothing was started there", node.state.word());
+                }
+                if request.detach {
+                    let process = there.detach(request).await?;
+                    output::show(&format!("{} {}\n", node.name, process.id))?;
+                    return Ok(ExitCode::SUCCESS);
+                }
+                let (process, events) = start(&there, request).await?;
+                targets.lock().unwrap_or_else(PoisonError::into_inner).push((there, process.id));
+                show(events, Some(&node.name), None).await
+            };
+            done.await.unwrap_or_else(|error| {
+                output::say(&format!("node {}: {error}", node.name));
+                ExitCode::FAILURE
+            })
+        }
+    };
     let nodes = client.status().await?.cluster.nodes;
-    let mut problem = false;
-    let mut complain = |node: &str, what: &str| {
-        problem = true;
-        output::say(&format!("node {node}: {what}"));
-    };
-    let mut started = Vec::new();
-    for node in nodes {
-        if node.state != NodeState::Up {
-            complain(&node.name, &format!("it is {}: nothing was started there", node.state.word()));
-            continue;
-        }
-        let there = client.on(&node.name);
-        if request.detach {
-            match there.detach(request.clone()).await {
-                Ok(process) => drop(output::show(&format!("{} {}\n", node.name, process.id))?),
-                Err(error) => complain(&node.name, &error.to_string()),
-            }
-            continue;
-        }
-        match start(&there, request.clone()).await {
-            Ok((process, events)) => started.push((node.name, (there, process.id), events)),
-            Err(error) => complain(&node.name, &error.to_string()),
-        }
-    }
-    tokio::spawn(pass_on(started.iter().map(|(_, target, _)| target.clone()).collect(), signals));
-    let show = |(name, _, events): (String, (Client, u64), Events)| async move {
-        let shown = show(events, Some(&name), None).await;
-        shown.unwrap_or_else(|error| {
-            output::say(&format!("node {name}: {error}"));
-            ExitCode::FAILURE
-        })
-    };
-    let codes = futures_util::future::join_all(started.into_iter().map(show)).await;
-    let failed = codes.into_iter().find(|code| *code != ExitCode::SUCCESS);
-    Ok(failed.unwrap_or(if problem { ExitCode::FAILURE } else { ExitCode::SUCCESS }))
+    // At once: one that is not reached holds no other up.
+    let codes = futures_util::future::join_all(nodes.into_iter().map(work)).await;
+    Ok(codes.into_iter().find(|code| *code != ExitCode::SUCCESS).unwrap_or(ExitCode::SUCCESS))
 }
 
 /// Shows what a process writes, each line after the node's name if there is one, and gives its exit code. Nothing else is said as long as
@@ -279,10 +271,14 @@ fn listen() -> io::Result<mpsc::UnboundedReceiver<i32>> {
     Ok(receiver)
 }
 
-async fn pass_on(processes: Vec<(Client, u64)>, mut signals: mpsc::UnboundedReceiver<i32>) {
+/// The processes to which signals go.
+type Targets = Arc<Mutex<Vec<(Client, u64)>>>;
+
+async fn pass_on(targets: Targets, mut signals: mpsc::UnboundedReceiver<i32>) {
     while let Some(signal) = signals.recv().await {
-        for (client, id) in &processes {
-            if let Err(error) = client.signal(*id, signal).await {
+        let now = targets.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for (client, id) in now {
+            if let Err(error) = client.signal(id, signal).await {
                 tracing::info!(%error, signal, "a signal was not passed on");
             }
         }
