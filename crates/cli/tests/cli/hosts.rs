@@ -259,7 +259,7 @@ fn a_killed_helper_is_a_lost_host() {
         while :; do sleep 0.05; done";
     let fake = Fake::new(WORKS);
     let mut run = fake.ranks(&["--hosts", "b,c:2"], script);
-    run.wait_for_message("fulmen: host c is lost: its ssh was ended by SIGKILL");
+    run.wait_for_message("fulmen: host c is lost: what led there was ended by SIGKILL");
     run.wait_for_message(" failed first: its host is lost after ");
     assert_eq!(run.wait_exit().code(), Some(255));
     // The supervisors there end their ranks on their own.
