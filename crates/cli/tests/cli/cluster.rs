@@ -228,7 +228,7 @@ fn a_token_lets_in_whom_it_should_and_nobody_else() {
 fn a_role_says_what_may_be_started() {
     let node = Node::found("first");
     assert_eq!(node.run("role", &["builder", "--spawn", "true", "--spawn", "sleep"]).code, Some(0));
-    refused(&node.run("role", &["member", "--spawn", "all"]), 1, "it is what it is".trim_start_matches("it "));
+    refused(&node.run("role", &["member", "--spawn", "all"]), 1, "the role member is what it is");
     let guest = Node::join("guest", &node.token(&["--role", "guest"]));
     let builder = Node::join("builder", &node.token(&["--role", "builder"]));
     // They are told of everything, and everybody works for a member.

@@ -62,6 +62,7 @@ pub(super) async fn serve(listener: UnixListener, state: &Path, generation: u64)
                 }
                 Err(error) => {
                     tracing::warn!(%error, "a program that shares memory was not accepted");
+                    // Nothing tells when the system has descriptors again.
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             },

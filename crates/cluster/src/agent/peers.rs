@@ -321,6 +321,7 @@ pub(super) fn accept(
                     Ok(accepted) => accepted,
                     Err(error) => {
                         tracing::warn!(%error, "a connection was not accepted");
+                        // Nothing tells when the system has descriptors again.
                         tokio::time::sleep(Duration::from_millis(100)).await;
                         continue;
                     }

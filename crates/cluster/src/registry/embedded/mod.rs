@@ -159,9 +159,9 @@ impl Embedded {
         self.inner.leads()
     }
 
-    /// Whether a majority has been heard of in the last seconds, as far as this node knows.
-    #[must_use]
-    pub fn has_majority(&self) -> bool {
+    /// Whether a majority has been heard of in the last seconds, as far as this node knows. Agents go by their leases.
+    #[cfg(test)]
+    fn has_majority(&self) -> bool {
         let metrics = self.inner.raft.metrics().borrow().clone();
         let late = |ms: u64| ms > ELECTION_MS.end;
         match metrics.current_leader {
