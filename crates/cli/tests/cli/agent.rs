@@ -358,7 +358,7 @@ fn it_goes_to_the_background_and_comes_back() {
     let place = tempfile::tempdir().unwrap();
     let state = place.path().to_str().unwrap();
     let mut starter = fulmen(&["up", "--name", "back", "--state", state]);
-    assert_eq!(starter.wait_exit().code(), Some(0));
+    assert_eq!(starter.wait_exit().code(), Some(0), "{}", starter.wait_for_message(""));
     assert!(starter.wait_for("is up", 1).starts_with("agent back is up (pid "));
     let status: Value = serde_json::from_str(&fulmen(&["status", "--json", "--state", state]).end().out).unwrap();
     assert_eq!((&status["name"], &status["running"]), (&json!("back"), &json!(0)));
@@ -369,7 +369,8 @@ fn it_goes_to_the_background_and_comes_back() {
         assert_eq!((ended.code, ended.out.as_str()), (Some(0), "agent back has ended\n"));
         before.push(starter);
         starter = fulmen(&["up", "--name", "back", "--state", state]);
-        assert_eq!((starter.wait_exit().code(), starter.wait_for("is up", 1).lines().count()), (Some(0), 1));
+        assert_eq!(starter.wait_exit().code(), Some(0), "{}", starter.wait_for_message(""));
+        assert_eq!(starter.wait_for("is up", 1).lines().count(), 1);
     }
     assert_eq!(fulmen(&["down", "--state", state]).end().code, Some(0));
     before.iter().chain([&starter]).for_each(Running::wait_gone);

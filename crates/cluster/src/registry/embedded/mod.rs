@@ -200,9 +200,10 @@ impl Embedded {
         self.inner.raft.metrics().borrow().running_state.is_err()
     }
 
-    /// Ends this node's part, and closes its file.
+    /// Ends this node's part, and closes its file: it can be opened again at once, also if there are clones of this one.
     pub async fn close(&self) {
         let _ = self.inner.raft.shutdown().await;
+        self.inner.machine.close().await;
     }
 
     /// Has the leader do something, whoever that is, and waits for one if there is none.

@@ -55,16 +55,31 @@ pub struct OpenError {
     cause: String,
 }
 
+/// The file, until it is closed, whoever still holds this.
+struct Book(RwLock<Option<Database>>);
+
+impl Book {
+    fn with<T>(&self, work: impl FnOnce(&Database) -> io::Result<T>) -> io::Result<T> {
+        let file = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        work(file.as_ref().ok_or_else(|| io::Error::other("the registry's file is closed"))?)
+    }
+
+    /// Waits for what is under way.
+    fn close(&self) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
 /// The log.
 #[derive(Clone)]
 pub(super) struct Log {
-    file: Arc<Database>,
+    file: Arc<Book>,
 }
 
 /// The table, for everybody to look at.
 #[derive(Clone)]
 pub(super) struct Machine {
-    file: Arc<Database>,
+    file: Arc<Book>,
     seen: Arc<RwLock<Seen>>,
     /// The number of the last command.
     applied: Arc<watch::Sender<u64>>,
@@ -104,7 +119,7 @@ pub(super) fn open(path: &Path) -> Result<(Log, Machine), OpenError> {
         work.commit().map_err(other)?;
         Ok(file)
     };
-    let file = Arc::new(file().map_err(failed)?);
+    let file = Arc::new(Book(RwLock::new(Some(file().map_err(failed)?))));
     let mut seen = Seen::default();
     if let Some(Kept { meta, table }) = look(&file, SNAPSHOT).map_err(failed)? {
         seen = Seen { table: decode(&table).map_err(failed)?, last: meta.last_log_id, members: meta.last_membership };
@@ -131,20 +146,22 @@ pub(super) async fn recover(path: &Path, id: u64) -> Result<(), OpenError> {
     note(&log.file, COMMITTED, &Some(last)).await.map_err(|error| failed(&error))
 }
 
-fn look<T: DeserializeOwned>(file: &Database, name: &str) -> io::Result<Option<T>> {
-    let work = file.begin_read().map_err(other)?;
-    let book = work.open_table(BOOK).map_err(other)?;
-    let kept = book.get(name).map_err(other)?;
-    kept.map(|kept| decode(kept.value())).transpose()
+fn look<T: DeserializeOwned>(file: &Book, name: &str) -> io::Result<Option<T>> {
+    file.with(|file| {
+        let work = file.begin_read().map_err(other)?;
+        let book = work.open_table(BOOK).map_err(other)?;
+        let kept = book.get(name).map_err(other)?;
+        kept.map(|kept| decode(kept.value())).transpose()
+    })
 }
 
 /// What is written at once: done in full or not at all.
 type Work = dyn FnOnce(&mut redb::Table<'_, u64, &[u8]>, &mut redb::Table<'_, &str, &[u8]>) -> io::Result<()> + Send;
 
 /// Writes it, and returns when the disk has it. The disk takes its time, so a thread waits for it that nobody else needs.
-async fn write(file: &Arc<Database>, work: Box<Work>) -> io::Result<()> {
+async fn write(file: &Arc<Book>, work: Box<Work>) -> io::Result<()> {
     let file = file.clone();
-    let written = tokio::task::spawn_blocking(move || {
+    let written = move |file: &Database| {
         let all = file.begin_write().map_err(other)?;
         {
             let mut log = all.open_table(LOG).map_err(other)?;
@@ -152,11 +169,11 @@ async fn write(file: &Arc<Database>, work: Box<Work>) -> io::Result<()> {
             work(&mut log, &mut book)?;
         }
         all.commit().map_err(other)
-    });
-    written.await.map_err(other)?
+    };
+    tokio::task::spawn_blocking(move || file.with(written)).await.map_err(other)?
 }
 
-async fn note(file: &Arc<Database>, name: &'static str, value: &impl Serialize) -> io::Result<()> {
+async fn note(file: &Arc<Book>, name: &'static str, value: &impl Serialize) -> io::Result<()> {
     let bytes = encode(value)?;
     write(file, Box::new(move |_, book| book.insert(name, &*bytes).map(drop).map_err(other))).await
 }
@@ -174,14 +191,14 @@ impl RaftLogReader<Types> for Log {
         &mut self,
         range: RB,
     ) -> Result<Vec<Entry>, Failure> {
-        let read = || -> io::Result<Vec<Entry>> {
-            let work = self.file.begin_read().map_err(other)?;
+        let read = |file: &Database| -> io::Result<Vec<Entry>> {
+            let work = file.begin_read().map_err(other)?;
             let log = work.open_table(LOG).map_err(other)?;
             let bounds: (Bound<u64>, Bound<u64>) = (range.start_bound().cloned(), range.end_bound().cloned());
             let entries = log.range::<u64>(bounds).map_err(other)?;
             entries.map(|entry| decode(entry.map_err(other)?.1.value())).collect()
         };
-        read().map_err(reading)
+        self.file.with(read).map_err(reading)
     }
 }
 
@@ -189,15 +206,15 @@ impl RaftLogStorage<Types> for Log {
     type LogReader = Log;
 
     async fn get_log_state(&mut self) -> Result<LogState<Types>, Failure> {
-        let read = || -> io::Result<LogState<Types>> {
-            let purged = look(&self.file, PURGED)?;
-            let work = self.file.begin_read().map_err(other)?;
+        let last = |file: &Database| -> io::Result<Option<Entry>> {
+            let work = file.begin_read().map_err(other)?;
             let log = work.open_table(LOG).map_err(other)?;
-            let last = log.last().map_err(other)?.map(|(_, entry)| decode::<Entry>(entry.value())).transpose()?;
-            let last_log_id = last.map(|entry| entry.log_id).or(purged);
-            Ok(LogState { last_purged_log_id: purged, last_log_id })
+            log.last().map_err(other)?.map(|(_, entry)| decode(entry.value())).transpose()
         };
-        read().map_err(reading)
+        let purged = look(&self.file, PURGED).map_err(reading)?;
+        let last = self.file.with(last).map_err(reading)?;
+        let last_log_id = last.map(|entry| entry.log_id).or(purged);
+        Ok(LogState { last_purged_log_id: purged, last_log_id })
     }
 
     async fn get_log_reader(&mut self) -> Log {
@@ -214,15 +231,14 @@ impl RaftLogStorage<Types> for Log {
 
     async fn save_committed(&mut self, committed: Option<LogId<u64>>) -> Result<(), Failure> {
         // Not worth a wait for the disk: it only saves a node that starts from waiting for others.
-        let file = self.file.clone();
-        let save = move || -> io::Result<()> {
+        let save = |file: &Database| -> io::Result<()> {
             let bytes = encode(&committed)?;
             let mut work = file.begin_write().map_err(other)?;
             work.set_durability(redb::Durability::None).map_err(other)?;
             work.open_table(BOOK).map_err(other)?.insert(COMMITTED, &*bytes).map_err(other)?;
             work.commit().map_err(other)
         };
-        save().map_err(writing)
+        self.file.with(save).map_err(writing)
     }
 
     async fn read_committed(&mut self) -> Result<Option<LogId<u64>>, Failure> {
@@ -263,6 +279,12 @@ impl RaftLogStorage<Types> for Log {
 impl Machine {
     pub(super) fn seen(&self) -> RwLockReadGuard<'_, Seen> {
         self.seen.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Closes the file, so that another process can open it. The table stays as it is.
+    pub(super) async fn close(&self) {
+        let file = self.file.clone();
+        let _ = tokio::task::spawn_blocking(move || file.close()).await;
     }
 
     /// Tells of every command that was applied.
