@@ -18,9 +18,11 @@
 #![warn(missing_docs)]
 
 mod owner;
+mod place;
 mod program;
 mod wire;
 
 pub use owner::{Desk, DeviceStatus, Far, Owner, OwnerError};
+pub use place::{STATE, default_state, here, socket};
 pub use program::{AttachError, Attached, offered};
 pub use wire::{LONGEST_MESSAGE, WINDOW};

@@ -10,6 +10,7 @@ use fulmen_soft::{Profile, SoftDevice};
 use fulmen_system::OpenError;
 use fulmen_verbs::Device;
 
+use crate::machine::MachineError;
 use crate::network::probe::WORD;
 use crate::network::{self, Network};
 use crate::{InitError, machine};
@@ -143,7 +144,8 @@ impl Lack {
 fn rdma(patience: Duration) -> Result<Vec<Arc<dyn Device>>, Lack> {
     let devices = machine::open(machine::ANY).map_err(|error| Lack {
         // Without a library nobody can have meant to use RDMA.
-        expected: !matches!(error, OpenError::NoLibrary { .. }) || std::env::var_os("FULMEN_VERBS_LIBRARY").is_some(),
+        expected: !matches!(error, MachineError::Open(OpenError::NoLibrary { .. }))
+            || std::env::var_os("FULMEN_VERBS_LIBRARY").is_some(),
         why: error.to_string(),
     })?;
     match usable(&devices, patience) {

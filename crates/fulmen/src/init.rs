@@ -12,6 +12,7 @@ use fulmen_reach::ReachError;
 use fulmen_soft::{OpenError, UnknownProfile};
 
 use crate::choose::{TCP, Wish, choose};
+use crate::machine::MachineError;
 use crate::network::{self, Network};
 
 /// Why a program could not become a rank of a group.
@@ -42,7 +43,7 @@ pub enum InitError {
         /// What was asked for.
         name: String,
         /// Why not.
-        cause: fulmen_system::OpenError,
+        cause: MachineError,
     },
     /// A device of the machine to which the launcher says that a cable leads could not be opened.
     #[error(
@@ -54,7 +55,7 @@ pub enum InitError {
         /// The first rank to which it leads.
         rank: u32,
         /// Why not.
-        cause: fulmen_system::OpenError,
+        cause: MachineError,
     },
     /// A variable is no address.
     #[error(

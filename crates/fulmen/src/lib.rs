@@ -53,7 +53,8 @@
 //! `FULMEN_TIMEOUT` (the deadline of operations in seconds, 60 by default), `FULMEN_POOL` (the size of the memory for buffers, such
 //! as `4G`; 1 GiB by default, of which only what is used takes memory), `FULMEN_PROFILE` (the device profile over which ranks talk
 //! instead of shared memory), `FULMEN_DEVICE` (the machine's own device that they use instead, by name, or `any` that works, or
-//! `tcp`), `FULMEN_ADDRESS` (the IP address of this host by which others reach it; else that of the connection to the
+//! `tcp`; what the host's agent owns is used through it), `FULMEN_STATE` (the directory of that agent's state, if it is not the
+//! user's), `FULMEN_ADDRESS` (the IP address of this host by which others reach it; else that of the connection to the
 //! coordinator), `FULMEN_TRUSTED_RAIL` (`1`: what goes by TCP is not sealed), `FULMEN_REQUIRE` (`rdma`: no TCP),
 //! `FULMEN_HOST_ID` (on which host a process is: ranks that say different things talk as between hosts),
 //! `FULMEN_LINKS` (a link file by which operations that go by messages choose their algorithm),
@@ -79,6 +80,7 @@ pub use fulmen_fabric::{
 };
 pub use half::{bf16, f16};
 pub use init::{InitError, Options, init};
+pub use machine::MachineError;
 pub use network::Network;
 
 /// What most programs need.
@@ -88,6 +90,7 @@ pub mod prelude {
 
 /// The pieces that [`init`] puts together, for programs that meet in another way.
 pub mod parts {
+    pub use fulmen_attach as attach;
     pub use fulmen_collectives as collectives;
     pub use fulmen_fabric as fabric;
     pub use fulmen_gpu as gpu;

@@ -35,12 +35,7 @@ const PIECES: u32 = 2;
 
 /// The limits of the device that programs see.
 pub(crate) fn limits(strict: bool) -> DeviceLimits {
-    let limits = Profile::Thunderbolt.limits();
-    if !strict {
-        return limits;
-    }
-    // As one host reported them.
-    DeviceLimits { queue_pairs: 3, completion_queues: 6, protection_domains: 6, ..limits }
+    if strict { Profile::Thunderbolt.strict_limits() } else { Profile::Thunderbolt.limits() }
 }
 
 /// The limits that programs see of an open device of any profile.

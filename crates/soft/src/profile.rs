@@ -64,6 +64,17 @@ impl Profile {
         }
     }
 
+    /// Those of the host that has the fewest of everything, as one with Thunderbolt was reported; of others the same.
+    #[must_use]
+    pub fn strict_limits(self) -> DeviceLimits {
+        match self {
+            Profile::Infiniband => self.limits(),
+            Profile::Thunderbolt => {
+                DeviceLimits { queue_pairs: 3, completion_queues: 6, protection_domains: 6, ..self.limits() }
+            }
+        }
+    }
+
     /// What a device of this profile can do.
     #[must_use]
     pub fn capabilities(self) -> Capabilities {

@@ -176,7 +176,7 @@ impl Program {
             Ask::Connect { number, gid_index, to, remote } => {
                 let (owned, _) = self.device()?;
                 let inner = &self.owner.inner;
-                let (gid, pair) = owned.connect(number, gid_index, (to, remote), &*inner.far)?;
+                let (gid, pair) = owned.connect(number, gid_index, (to, remote), &**inner)?;
                 Ok(Told::Connected { gid: gid.0, pair })
             }
             Ask::Disconnect { number } => {

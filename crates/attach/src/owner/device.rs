@@ -314,6 +314,12 @@ impl Owned {
         let _ = wait.recv_timeout(PATIENCE);
     }
 
+    /// Ends all trunks to a place of this GID.
+    pub(super) fn lost(&self, gid: Gid) {
+        let there: Vec<_> = lock(&self.trunks).keys().filter(|(_, to)| to.gid == gid.0).copied().collect();
+        there.into_iter().for_each(|(from, to)| self.cut(from, to));
+    }
+
     /// What another owner asks, whose device is `from`, of this one, which is `to` by the GID of this index.
     pub(super) fn answer(self: &Arc<Owned>, call: Call, index: u8, far: &dyn Far) -> Result<Answer, Refusal> {
         match call {

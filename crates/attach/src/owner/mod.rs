@@ -9,7 +9,7 @@ mod trunk;
 use std::sync::Arc;
 
 use fulmen_verbs::{Device, Gid, VerbsError};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 pub use desk::Desk;
 use device::Owned;
@@ -50,8 +50,7 @@ pub trait Far: Send + Sync {
 }
 
 /// What is told of an owned device.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceStatus {
     /// Its name.
     pub device: String,
@@ -78,6 +77,31 @@ struct Inner {
     far: Arc<dyn Far>,
 }
 
+impl Inner {
+    fn has(&self, gid: Gid) -> bool {
+        let has = |owned: &Arc<Owned>| {
+            owned.device().gid_table(1).is_ok_and(|table| table.iter().any(|entry| entry.gid == gid))
+        };
+        self.devices.iter().any(has)
+    }
+
+    fn try_answer(&self, call: &[u8]) -> Result<Answer, Refusal> {
+        let unread = || Refusal::Invalid("this cannot be read: run one version of Fulmen".into());
+        let call: Call = postcard::from_bytes(call).map_err(|_| unread())?;
+        let (Call::Open { to, .. } | Call::Look { to, .. } | Call::Please { to, .. }) = &call;
+        let here = self.devices.iter().find_map(|owned| Some((owned, owned.index_of(*to)?)));
+        let (owned, index) = here.ok_or_else(|| Refusal::Unreachable(format!("no device is at {to}")))?;
+        owned.answer(call, index, self)
+    }
+}
+
+/// A cable may lead from one of the devices to another one.
+impl Far for Inner {
+    fn ask(&self, gid: Gid, call: &[u8]) -> Result<Vec<u8>, String> {
+        if self.has(gid) { Ok(to_bytes(&self.try_answer(call))) } else { self.far.ask(gid, call) }
+    }
+}
+
 impl Owner {
     /// Takes devices: of each a protection domain, a completion queue, three queue pairs for each other owner that is talked to, and a
     /// registration for each 4 MiB of messages on their way.
@@ -93,25 +117,26 @@ impl Owner {
     /// are answered, too.
     #[must_use]
     pub fn answer(&self, call: &[u8]) -> Vec<u8> {
-        to_bytes(&self.try_answer(call))
+        to_bytes(&self.inner.try_answer(call))
     }
 
-    fn try_answer(&self, call: &[u8]) -> Result<Answer, Refusal> {
-        let call: Call = postcard::from_bytes(call)
-            .map_err(|_| Refusal::Invalid("this cannot be read: run one version of Fulmen".into()))?;
-        let (Call::Open { to, .. } | Call::Look { to, .. } | Call::Please { to, .. }) = &call;
-        let here = self.inner.devices.iter().find_map(|owned| Some((owned, owned.index_of(*to)?)));
-        let (owned, index) = here.ok_or_else(|| Refusal::Unreachable(format!("no device is at {to}")))?;
-        owned.answer(call, index, &*self.inner.far)
+    /// The GID of the device of the owner that asks this, if it is something that owners ask.
+    #[must_use]
+    pub fn asker(call: &[u8]) -> Option<Gid> {
+        let call: Call = postcard::from_bytes(call).ok()?;
+        let (Call::Open { from, .. } | Call::Look { from, .. } | Call::Please { from, .. }) = call;
+        Some(Gid(from.gid))
+    }
+
+    /// The owner of the device with this GID is known to be gone, which a device may not tell: programs whose peers are there see them go.
+    pub fn lost(&self, gid: Gid) {
+        self.inner.devices.iter().for_each(|owned| owned.lost(gid));
     }
 
     /// Whether one of the devices has this GID.
     #[must_use]
     pub fn has(&self, gid: Gid) -> bool {
-        let has = |owned: &Arc<Owned>| {
-            owned.device().gid_table(1).is_ok_and(|table| table.iter().any(|entry| entry.gid == gid))
-        };
-        self.inner.devices.iter().any(has)
+        self.inner.has(gid)
     }
 
     /// How the devices are.

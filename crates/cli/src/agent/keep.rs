@@ -18,6 +18,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process, setsid};
 
+use super::devices::Devices;
 use super::stage::BECOME;
 use super::up::PlaceArgs;
 use crate::run::processes;
@@ -53,6 +54,8 @@ pub struct AgentArgs {
     pub place: PlaceArgs,
     #[arg(long)]
     pub registry: Option<EtcdAddress>,
+    #[arg(long, default_value_t)]
+    pub devices: Devices,
 }
 
 impl AgentArgs {
@@ -69,6 +72,7 @@ impl AgentArgs {
         add("--address", self.place.address.clone());
         add("--slots", self.place.slots.map(|slots| slots.to_string()));
         add("--registry", self.registry.as_ref().map(EtcdAddress::to_string));
+        add("--devices", Some(self.devices.to_string()));
         words
     }
 }
@@ -89,14 +93,14 @@ pub fn agent(args: AgentArgs) -> anyhow::Result<ExitCode> {
         let stop = async {
             let _ = keeper.await;
         };
-        let AgentArgs { name, state, place: PlaceArgs { listen, address, slots }, registry } = args;
+        let AgentArgs { name, state, place: PlaceArgs { listen, address, slots }, registry, devices } = args;
         let processors = || thread::available_parallelism().map_or(1, |count| count.get() as u32);
         let slots = slots.unwrap_or_else(processors);
         let stage = vec![processes::own_program()?.into(), BECOME.into()];
         // Tests and those who manage cgroups themselves say so.
         let cgroups = std::env::var_os("FULMEN_CGROUPS").is_none_or(|value| value != "off");
         let config = Config { name, state, place: Place { listen, address }, registry, slots, stage, cgroups };
-        Ok(Agent::run(config, stop).await?)
+        Ok(Agent::run(config, devices.open()?, stop).await?)
     })?;
     // What left its group. The keeper would do it, but may be gone.
     kill_orphans()?;

@@ -1,6 +1,7 @@
 //! `fulmen up`, `down`, `token`, `remove`, `role` and `status`: the agent of this host, and its cluster; `spawn`, `ps`, `attach` and
 //! `kill`: processes.
 
+mod devices;
 mod keep;
 mod limit;
 mod nodes;
@@ -16,6 +17,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
 use anyhow::Context;
+use fulmen::parts::attach::default_state;
 use fulmen_cluster::agent::{Client, ClientError, check_name, socket};
 
 pub use keep::{AGENT, AgentArgs, KEEP, KeepArgs, agent, keep};
@@ -41,10 +43,7 @@ impl Which {
         if let Some(state) = &self.state {
             return std::path::absolute(state).context("--state");
         }
-        let named = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
-        let place = named.or_else(|| std::env::home_dir().map(|home| home.join(".local/state")));
-        let place = place.context("there is no home directory: name a directory for the agent's state (--state)")?;
-        Ok(place.join("fulmen"))
+        default_state().context("there is no home directory: name a directory for the agent's state (--state)")
     }
 
     /// The agent there. Of nodes that were started together, the first that is up.

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use fulmen_cluster::agent::api::{ClusterStatus, NodeStatus, Process, Status};
+use fulmen_cluster::agent::api::{ClusterStatus, DeviceStatus, NodeStatus, Process, Status};
 
 use super::{Which, run};
 use crate::output;
@@ -54,7 +54,7 @@ pub(super) fn now_ms() -> u64 {
 }
 
 fn text(status: &Status, processes: &[Process], now_ms: u64) -> String {
-    let Status { name, pid, version, started_ms, state, running, spawned, ended, cluster } = status;
+    let Status { name, pid, version, started_ms, state, running, spawned, ended, cluster, devices } = status;
     let up = ago(now_ms.saturating_sub(*started_ms));
     let mut text = format!("node {name}: agent {version}, pid {pid}, up for {up}, state in {state}\n");
     let _ = writeln!(
@@ -64,6 +64,14 @@ fn text(status: &Status, processes: &[Process], now_ms: u64) -> String {
     );
     if cluster.nodes.len() > 1 || !cluster.in_touch {
         text += &nodes(cluster);
+    }
+    for DeviceStatus { device, pairs, trunks, sent_bytes, received_bytes, .. } in devices {
+        let _ = writeln!(
+            text,
+            "owns {device}: {pairs} queue pairs of programs, leads to {trunks} other agents; {} MB sent, {} MB received",
+            sent_bytes / 1_000_000,
+            received_bytes / 1_000_000
+        );
     }
     let running: Vec<&Process> = processes.iter().filter(|process| process.outcome.is_none()).collect();
     for process in running.iter().take(SHOWN) {

@@ -15,6 +15,7 @@ use fulmen_cluster::agent::api::{Status, TokenRequest};
 use fulmen_cluster::agent::{Client, ClientError, JoinError, StateError, check_name, join, recover};
 use fulmen_cluster::registry::EtcdAddress;
 
+use super::devices::Devices;
 use super::keep::AgentArgs;
 use super::{AgentError, KEEP, Which, is_not_up, run};
 use crate::output;
@@ -54,6 +55,11 @@ pub struct UpArgs {
     /// with commas between those of several servers, and a prefix of all keys [default: fulmen]. Nodes that join are told of it
     #[arg(long, value_name = "etcd://HOST:PORT[,...][/PREFIX]")]
     registry: Option<EtcdAddress>,
+    /// Own these devices, for programs of this host to use through the agent: names with commas between, or none. In place of a name:
+    /// thunderbolt, or thunderbolt-strict, a device in software with the rules of that hardware, which leads to other agents of
+    /// this machine [default: auto: those that have few queue pairs]
+    #[arg(long, value_name = "NAME[,...]|auto|none", hide_default_value = true, default_value_t)]
+    devices: Devices,
     /// Start a whole cluster of so many nodes on this host, to try things out; `fulmen down` leaves nothing of it
     #[arg(long, value_name = "N", conflicts_with_all = ["join", "recover", "foreground", "address", "registry"],
         value_parser = clap::value_parser!(u32).range(1..=64))]
@@ -103,13 +109,16 @@ pub fn up(args: UpArgs) -> anyhow::Result<ExitCode> {
         check_name(name).map_err(|error| AgentError(error.to_string()))?;
     }
     if let Some(count) = args.nodes {
-        return up_together(&state, args.name.as_deref(), count, args.place);
+        return up_together(&state, args.name.as_deref(), count, args.place, &args.devices);
     }
     let token = args.join.as_deref().map(token).transpose()?;
     if args.recover {
         run(async { Ok(recover(&state).await?) })?;
     }
-    let node = Node { agent: AgentArgs { name: args.name, state, place: args.place, registry: args.registry }, token };
+    let node = Node {
+        agent: AgentArgs { name: args.name, state, place: args.place, registry: args.registry, devices: args.devices },
+        token,
+    };
     if args.foreground {
         run(node.prepare())?;
         let mut command = node.keeper()?;
@@ -145,7 +154,13 @@ pub fn node_state(state: &Path, number: u32) -> PathBuf {
 }
 
 /// Starts a cluster on this host.
-fn up_together(state: &Path, name: Option<&str>, count: u32, place: PlaceArgs) -> anyhow::Result<ExitCode> {
+fn up_together(
+    state: &Path,
+    name: Option<&str>,
+    count: u32,
+    place: PlaceArgs,
+    devices: &Devices,
+) -> anyhow::Result<ExitCode> {
     if node_state(state, 1).exists() || state.join("node.json").exists() {
         let problem = format!(
             "{} has nodes already: end them (fulmen down), or give another directory (--state)",
@@ -158,7 +173,8 @@ fn up_together(state: &Path, name: Option<&str>, count: u32, place: PlaceArgs) -
     let node = |number: u32, token: Option<String>| {
         let name = format!("{}-{number}", name.unwrap_or("node"));
         let place = PlaceArgs { listen, address: None, slots };
-        Node { agent: AgentArgs { name: Some(name), state: node_state(state, number), place, registry: None }, token }
+        let (state, devices) = (node_state(state, number), devices.clone());
+        Node { agent: AgentArgs { name: Some(name), state, place, registry: None, devices }, token }
     };
     let statuses = run(async {
         let first = node(1, None).start().await?.until_up().await?;

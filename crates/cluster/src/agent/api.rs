@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+pub use fulmen_attach::DeviceStatus;
 use serde::{Deserialize, Serialize};
 
 /// The agent, as it tells of itself.
@@ -27,6 +28,9 @@ pub struct Status {
     pub ended: Ended,
     /// The cluster to which the node belongs.
     pub cluster: ClusterStatus,
+    /// The devices that the agent owns, and programs use through it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub devices: Vec<DeviceStatus>,
 }
 
 /// A cluster, as one of its nodes sees it.

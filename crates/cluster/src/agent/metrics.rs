@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::api::{NodeState, Status};
+use super::api::{DeviceStatus, NodeState, Status};
 
 /// The format's name.
 pub(super) const TYPE: &str = "text/plain; version=0.0.4";
@@ -45,6 +45,27 @@ pub(super) fn text(status: &Status) -> String {
     if let Some(own) = cluster.nodes.iter().find(|node| node.name == status.name) {
         metric("fulmen_slots", "gauge", "Ranks that the node runs at a time.", &[("", own.slots.into())]);
         metric("fulmen_slots_taken", "gauge", "Slots that are taken.", &[("", own.slots_taken.into())]);
+    }
+    if !status.devices.is_empty() {
+        let label = |device: &DeviceStatus| format!("{{device={:?}}}", device.device);
+        let labels: Vec<String> = status.devices.iter().map(label).collect();
+        let mut each = |name, kind, help, value: fn(&DeviceStatus) -> u64| {
+            let values: Vec<_> =
+                labels.iter().zip(&status.devices).map(|(label, device)| (&**label, value(device))).collect();
+            metric(name, kind, help, &values);
+        };
+        each("fulmen_device_queue_pairs", "gauge", "Queue pairs that programs have of an owned device.", |device| {
+            device.pairs as u64
+        });
+        each("fulmen_device_trunks", "gauge", "Other owners to which a device leads now.", |device| {
+            device.trunks as u64
+        });
+        each("fulmen_device_sent_bytes_total", "counter", "Bytes of programs' messages that went out.", |device| {
+            device.sent_bytes
+        });
+        each("fulmen_device_received_bytes_total", "counter", "Bytes of programs' messages that came.", |device| {
+            device.received_bytes
+        });
     }
     text
 }

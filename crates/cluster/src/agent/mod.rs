@@ -12,6 +12,7 @@ mod audit;
 mod client;
 mod cluster;
 mod desk;
+mod devices;
 mod identity;
 mod join;
 mod limits;
@@ -32,19 +33,22 @@ mod terminal;
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use fulmen_verbs::Device;
 use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-use api::{NodeStatus, Status};
+use api::{NodeState, NodeStatus, Status};
 use audit::{Audit, Note, Strangers};
 pub use client::{Client, ClientError, Events};
 use cluster::Cluster;
 pub use cluster::Place;
+use devices::Devices;
+pub use devices::OpenError as DevicesError;
 pub use join::{JoinError, join, recover};
 use limits::Limits;
 pub use process::SpawnError;
@@ -137,6 +141,9 @@ pub enum StartError {
     /// Its part of the registry cannot be used.
     #[error(transparent)]
     Registry(#[from] crate::registry::OpenError),
+    /// Devices cannot be owned.
+    #[error(transparent)]
+    Devices(#[from] DevicesError),
     /// Its registry does not begin.
     #[error(transparent)]
     Ended(#[from] crate::registry::RegistryError),
@@ -159,6 +166,8 @@ pub struct Agent {
     strangers: Strangers,
     table: Table,
     limits: Limits,
+    /// Taken when the agent ends.
+    devices: Mutex<Option<Arc<Devices>>>,
     stage: Vec<OsString>,
     /// Where processes run that say nothing else.
     home: PathBuf,
@@ -170,12 +179,16 @@ pub struct Agent {
 
 impl Agent {
     /// Runs an agent until it is to end: by a request, by SIGTERM or SIGINT, or when `stop` is ready. Then its processes have ended, and
-    /// nothing but its logs is left. To be called in a runtime of tokio's, in a process of its own: it waits for all children of the
-    /// process.
+    /// nothing but its logs is left. It owns these devices, which programs use through it. To be called in a runtime of tokio's, in a
+    /// process of its own: it waits for all children of the process.
     ///
     /// # Errors
     /// [`StartError`]: nothing was started then.
-    pub async fn run(config: Config, stop: impl Future<Output = ()>) -> Result<(), StartError> {
+    pub async fn run(
+        config: Config,
+        devices: Vec<Arc<dyn Device>>,
+        stop: impl Future<Output = ()>,
+    ) -> Result<(), StartError> {
         let system = |what| move |cause| StartError::System { what, cause };
         let state = State::take(&config.state)?;
         let audit = Audit::open(&state.audit()).map_err(system("opening the audit log"))?;
@@ -191,6 +204,7 @@ impl Agent {
         let taken = table.slots_taken();
         let opened = Cluster::open(state.directory(), &host, &config, taken).await;
         let (cluster, gates) = opened.inspect_err(|_| state.clear())?;
+        let devices = Devices::open(devices, state.directory(), &cluster).inspect_err(|_| state.clear())?;
         let agent = Arc::new(Agent {
             started_ms: now_ms(),
             cluster,
@@ -199,6 +213,7 @@ impl Agent {
             strangers: Strangers::default(),
             table,
             limits,
+            devices: Mutex::new(devices.map(Arc::new)),
             stage: config.stage,
             home,
             down,
@@ -224,6 +239,7 @@ impl Agent {
                 () = stop => {}
             }
             agent.table.close().await;
+            agent.devices.lock().unwrap_or_else(PoisonError::into_inner).take();
             agent.cluster.close().await;
             if agent.leaves.load(Ordering::SeqCst) {
                 agent.cluster.forget();
@@ -255,7 +271,13 @@ impl Agent {
             spawned,
             ended,
             cluster: self.cluster.status(),
+            devices: self.devices().map_or_else(Vec::new, |devices| devices.status()),
         }
+    }
+
+    /// The devices that it owns, if there are any.
+    fn devices(&self) -> Option<Arc<Devices>> {
+        self.devices.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -270,6 +292,11 @@ async fn notice(agent: Arc<Agent>) {
             let was = before.nodes.iter().find(|node| node.name == *name).map(|node| node.state);
             if was != Some(*state) {
                 agent.audit.write(Note::Seen { node: name, state: state.word() });
+                if *state == NodeState::Down
+                    && let Some(devices) = agent.devices()
+                {
+                    devices.lost(name);
+                }
             }
         }
         for NodeStatus { name, .. } in &before.nodes {

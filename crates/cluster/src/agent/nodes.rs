@@ -1,5 +1,6 @@
 //! What an agent is asked about its cluster.
 
+use std::net::Ipv6Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use axum::extract::rejection::JsonRejection;
 use axum::extract::{Extension, Path, Request, State as Shared};
 use axum::http::{Extensions, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
+use fulmen_verbs::Gid;
 use http_body_util::BodyExt;
 use tower::ServiceExt;
 
@@ -151,6 +153,21 @@ pub(super) async fn registry(
         };
         refuse(status, error.to_string())
     })
+}
+
+/// What another node's owner of devices asks the one of the device with this GID.
+pub(super) async fn trunk(
+    Shared(agent): Shared<Arc<Agent>>,
+    Extension(caller): Extension<Caller>,
+    Path(gid): Path<Ipv6Addr>,
+    body: Bytes,
+) -> Result<Vec<u8>, Refused> {
+    let gid = Gid(gid.octets());
+    let answered = match agent.devices() {
+        Some(devices) => devices.answer(gid, caller.node.map(|(name, _)| name), body.to_vec()).await,
+        None => None,
+    };
+    answered.ok_or_else(|| refuse(StatusCode::NOT_FOUND, format!("no device of this node has the GID {gid}")))
 }
 
 impl From<PeerError> for Refused {

@@ -179,9 +179,13 @@ impl Agent {
             command
         } else {
             let mut command = Command::new(&words[0]);
-            command.args(&words[1..]).envs(env);
+            command.args(&words[1..]);
             command
         };
+        // By it programs find their host's agent.
+        command
+            .env(fulmen_attach::STATE, self.state.directory())
+            .envs(if staged { None } else { Some(env) }.into_iter().flatten());
         command.current_dir(cwd.as_deref().map_or(&*self.home, Path::new)).stdout(stdout).stderr(stderr);
         // One that takes a terminal makes a session, and leads a group with that.
         if !terminal {

@@ -26,7 +26,7 @@ use super::audit::Note;
 use super::client::BEHALF;
 use super::log::Reader;
 use super::members::{ADDRESSES, ALIVE};
-use super::nodes::{admit, leave, pass_on, registry, remove, role, token};
+use super::nodes::{admit, leave, pass_on, registry, remove, role, token, trunk};
 use super::peers::{Gate, Peer};
 use super::process::SpawnError;
 use super::table::Entry;
@@ -39,6 +39,8 @@ const EVENTS: &str = "application/x-ndjson";
 const SIGN: Duration = Duration::from_secs(5);
 /// The longest body, which is a registry's.
 const LONGEST: usize = 64 << 20;
+/// The longest thing that an owner of devices asks another one.
+const LONGEST_CALL: usize = 64 << 10;
 
 /// Serves until `ends`, and what is under way then to its end.
 pub(super) async fn serve(
@@ -82,6 +84,7 @@ fn peers(agent: Arc<Agent>) -> Router {
     processes()
         .route("/v1/status", get(status))
         .route("/v1/registry/{kind}", post(registry).layer(DefaultBodyLimit::max(LONGEST)))
+        .route("/v1/trunks/{gid}", post(trunk).layer(DefaultBodyLimit::max(LONGEST_CALL)))
         .route("/metrics", get(prometheus))
         .fallback(nothing)
         .with_state(agent)
@@ -122,7 +125,7 @@ pub(super) fn routes(agent: Arc<Agent>) -> Router {
 pub(super) struct Caller {
     pub(super) words: String,
     /// The node, if it is another one, and what it may start.
-    node: Option<(String, Programs)>,
+    pub(super) node: Option<(String, Programs)>,
 }
 
 impl Caller {

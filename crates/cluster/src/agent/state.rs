@@ -3,6 +3,7 @@
 //! ```text
 //! agent.sock   where programs of this host reach the agent; mode 0600
 //! desk.sock    where programs of this host hand memory to the agent, in which they ask for processes; mode 0600
+//! devices.sock where they come for the devices that it owns, if it owns any; mode 0600
 //! agent.lock   locked by the agent as long as it lives
 //! agent.log    what the agent has to say
 //! node.json    who the node is: its key, and the nodes that it knows
@@ -93,7 +94,7 @@ impl State {
             Err(error) => return Err(system(&path)(error.into())),
         }
         // Of an agent that was killed.
-        for socket in [&socket, &directory.join("desk.sock")] {
+        for socket in [&socket, &directory.join("desk.sock"), &fulmen_attach::socket(&directory)] {
             match fs::remove_file(socket) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(system(socket)(error)),
                 _ => {}
@@ -148,7 +149,7 @@ impl State {
     /// Leaves nothing but the logs behind.
     pub(super) fn clear(&self) {
         let _ = fs::remove_dir_all(self.directory.join("output"));
-        for name in ["agent.sock", "desk.sock", "agent.lock"] {
+        for name in ["agent.sock", "desk.sock", "devices.sock", "agent.lock"] {
             let _ = fs::remove_file(self.directory.join(name));
         }
     }
