@@ -42,10 +42,6 @@ impl Programs {
         number
     }
 
-    fn remove(&self, number: u64) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).1.remove(&number);
-    }
-
     fn end(&self) {
         for stream in self.0.lock().unwrap_or_else(PoisonError::into_inner).1.values() {
             let _ = stream.shutdown(Shutdown::Both);
@@ -104,22 +100,29 @@ fn accept(owner: &Owner, listener: &UnixListener, woken: &UnixStream, programs: 
     }
 }
 
+/// Lets go of a program's connection, so that the program sees its end, whatever the end is.
+struct Listed(Arc<Programs>, u64);
+
+impl Drop for Listed {
+    fn drop(&mut self) {
+        self.0.0.lock().unwrap_or_else(PoisonError::into_inner).1.remove(&self.1);
+    }
+}
+
 fn welcome(owner: Owner, stream: UnixStream, programs: &Arc<Programs>) -> io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    let number = programs.add(stream.try_clone()?);
-    let all = programs.clone();
+    let listed = Listed(programs.clone(), programs.add(stream.try_clone()?));
     let run = move || {
+        let _listed = listed;
         let mut program = Program { owner, device: None, pairs: HashSet::new() };
         if let Err(error) = program.serve(&stream)
             && error.kind() != io::ErrorKind::UnexpectedEof
         {
             tracing::info!(%error, "a program stops using a device");
         }
-        drop(program);
-        all.remove(number);
     };
-    spawn_without_signals("fulmen-program", run).map(drop).inspect_err(|_| programs.remove(number))
+    spawn_without_signals("fulmen-program", run).map(drop)
 }
 
 /// A program that uses a device, or is about to. What it has ends with this.

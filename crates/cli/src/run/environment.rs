@@ -15,7 +15,7 @@ use super::starter::reads;
 use super::{Job, RunError, records};
 
 /// Fulmen's variables that mean something for one process or one host alone. All others go along to other hosts.
-const OF_ONE: [&str; 13] = [
+const OF_ONE: [&str; 14] = [
     "FULMEN_RANK",
     "FULMEN_SIZE",
     "FULMEN_LOCAL_RANK",
@@ -28,6 +28,7 @@ const OF_ONE: [&str; 13] = [
     "FULMEN_CABLES",
     "FULMEN_LAUNCHER",
     "FULMEN_SSH",
+    "FULMEN_STATE",
     records::DIRECTORY,
 ];
 

@@ -14,6 +14,7 @@ mod cluster;
 #[cfg(target_os = "linux")]
 mod cluster_chaos;
 #[cfg(target_os = "linux")]
+mod cluster_devices;
 mod cluster_etcd;
 mod cluster_run;
 mod demo;

@@ -108,7 +108,9 @@ pub enum OpenError {
 impl Far for Way {
     fn ask(&self, gid: Gid, call: &[u8]) -> Result<Vec<u8>, String> {
         let cluster = self.cluster.upgrade().ok_or("the agent is about to end")?;
-        let asked = self.runtime.block_on(tokio::time::timeout(PATIENCE, ask_all(&cluster, gid, call)));
+        // Clocks are the runtime's, too.
+        let asked = async { tokio::time::timeout(PATIENCE, ask_all(&cluster, gid, call)).await };
+        let asked = self.runtime.block_on(asked);
         let (node, answer) = asked.map_err(|_| format!("no node has answered within {} s", PATIENCE.as_secs()))??;
         self.nodes.all().insert(gid, node);
         Ok(answer)
