@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use fulmen::parts::attach::{self, AttachError, Attached};
 use fulmen::parts::memory::Region;
 use fulmen::parts::reach::Node;
 use fulmen::parts::soft::{Profile, SoftDevice};
@@ -43,6 +44,8 @@ struct Found {
     windows: Windows,
     /// The machine's own.
     machine: Machine,
+    /// Those that the host's agent owns, and programs attach to.
+    attached: Vec<Shown>,
     /// Those in software.
     devices: Vec<Shown>,
 }
@@ -120,10 +123,21 @@ pub fn devices(args: Args) -> anyhow::Result<ExitCode> {
     let found = Found {
         windows: Windows { available: problem.is_none(), problem },
         machine: Machine::find(),
+        attached: attached()?,
         devices: shown.collect::<anyhow::Result<_>>()?,
     };
     let text = if args.json { serde_json::to_string(&found)? + "\n" } else { describe(&found) };
     print(&text)
+}
+
+/// The devices that the host's agent offers, if one is up.
+fn attached() -> anyhow::Result<Vec<Shown>> {
+    let Some(socket) = attach::here() else { return Ok(Vec::new()) };
+    let names = match attach::offered(&socket) {
+        Err(AttachError::NoOwner { .. }) => Vec::new(),
+        names => names?,
+    };
+    names.iter().map(|name| show(None, &*Attached::open(&socket, name)?)).collect()
 }
 
 /// Maps memory of this process over the path by which peers map it.
@@ -203,6 +217,14 @@ fn describe(found: &Found) -> String {
         None => "windows    ranks of this host map one another's memory\n".to_string(),
         Some(problem) => format!("windows    not available: {problem}\n"),
     };
+    for device in &found.attached {
+        let _ = writeln!(
+            text,
+            "\n{} {}   --device {}, through this host's agent",
+            device.provider, device.name, device.name
+        );
+        device.describe(&mut text);
+    }
     for device in &found.devices {
         let _ = writeln!(
             text,

@@ -6,7 +6,7 @@ use std::process::Command;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::support::{FULMEN, Running, fulmen, wait_until};
+use crate::support::{FULMEN, Running, fulmen, start, wait_until};
 
 const DEVICE: &str = "thunderbolt-strict";
 
@@ -87,6 +87,10 @@ impl Cluster {
 fn programs_share_a_device_of_three_queue_pairs() {
     let cluster = Cluster::up();
     assert_eq!(cluster.pairs(), [0, 0]);
+    let mut listed = Command::new("/usr/bin/env");
+    listed.args([format!("FULMEN_STATE={}", cluster.node(1)).as_str(), FULMEN, "devices"]);
+    let listed = start(listed).end();
+    assert!(listed.out.contains(&format!("attached {DEVICE}")), "{}", listed.out);
     let long = ["--max", "8", "--samples", "1000000", "--time-budget", "1000"];
     let first = cluster.bench(2, &long);
     wait_until("the first program's queue pairs", || cluster.pairs() == [2, 2]);
