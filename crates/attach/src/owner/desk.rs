@@ -5,7 +5,7 @@ use std::io;
 use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Nothing tells when the system has descriptors or threads again.
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// Serves programs until it is dropped: what they have ends then.
+/// Serves programs until it is dropped. That ends what they have, and waits for it: whoever opens the device next finds all of it.
 pub struct Desk {
     /// Ends the thread that accepts.
     wake: UnixStream,
@@ -31,20 +31,32 @@ pub struct Desk {
 
 /// The connections of programs, by number.
 #[derive(Default)]
-struct Programs(Mutex<(u64, HashMap<u64, UnixStream>)>);
+struct Programs {
+    all: Mutex<(u64, HashMap<u64, UnixStream>)>,
+    fewer: Condvar,
+}
 
 impl Programs {
+    fn lock(&self) -> MutexGuard<'_, (u64, HashMap<u64, UnixStream>)> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn add(&self, stream: UnixStream) -> u64 {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.lock();
         all.0 += 1;
         let number = all.0;
         all.1.insert(number, stream);
         number
     }
 
+    /// Waits until all have ended.
     fn end(&self) {
-        for stream in self.0.lock().unwrap_or_else(PoisonError::into_inner).1.values() {
+        let mut all = self.lock();
+        for stream in all.1.values() {
             let _ = stream.shutdown(Shutdown::Both);
+        }
+        while !all.1.is_empty() {
+            all = self.fewer.wait(all).unwrap_or_else(PoisonError::into_inner);
         }
     }
 }
@@ -100,21 +112,12 @@ fn accept(owner: &Owner, listener: &UnixListener, woken: &UnixStream, programs: 
     }
 }
 
-/// Lets go of a program's connection, so that the program sees its end, whatever the end is.
-struct Listed(Arc<Programs>, u64);
-
-impl Drop for Listed {
-    fn drop(&mut self) {
-        self.0.0.lock().unwrap_or_else(PoisonError::into_inner).1.remove(&self.1);
-    }
-}
-
 fn welcome(owner: Owner, stream: UnixStream, programs: &Arc<Programs>) -> io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    let listed = Listed(programs.clone(), programs.add(stream.try_clone()?));
+    let guest = Guest { number: programs.add(stream.try_clone()?), programs: programs.clone() };
     let run = move || {
-        let _listed = listed;
+        let _guest = guest;
         let mut program = Program { owner, device: None, pairs: HashSet::new() };
         if let Err(error) = program.serve(&stream)
             && error.kind() != io::ErrorKind::UnexpectedEof
@@ -123,6 +126,19 @@ fn welcome(owner: Owner, stream: UnixStream, programs: &Arc<Programs>) -> io::Re
         }
     };
     spawn_without_signals("fulmen-program", run).map(drop)
+}
+
+/// A place among the programs, until this is dropped: after all that the program has.
+struct Guest {
+    number: u64,
+    programs: Arc<Programs>,
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        self.programs.lock().1.remove(&self.number);
+        self.programs.fewer.notify_all();
+    }
 }
 
 /// A program that uses a device, or is about to. What it has ends with this.
