@@ -301,8 +301,10 @@ impl Owned {
         trunk.connect(&course, own, theirs).map_err(unreachable)?;
         let number = self.trunk_numbers.fetch_add(1, Ordering::Relaxed);
         let alive = Arc::new(AtomicBool::new(true));
-        lock(&self.trunks).insert((from, to), Joint { id, number, alive: alive.clone() });
-        self.tell(Command::Add { trunk: number, queue_pairs: trunk, alive });
+        let mut trunks = lock(&self.trunks);
+        // In this order: who cuts a trunk that can be found tells of that after this.
+        self.tell(Command::Add { trunk: number, queue_pairs: trunk, alive: alive.clone() });
+        trunks.insert((from, to), Joint { id, number, alive });
         Ok(number)
     }
 
@@ -335,7 +337,7 @@ impl Owned {
                     joint.map(|joint| joint.id) == trunk && trunk.is_some()
                 };
                 if !is_same {
-                    self.cut(to, from);
+                    // One that was just opened may be the one that is asked for: whether it is there at both ends is looked at.
                     self.trunk(index, to, from, far)?;
                 }
                 Ok(Answer::Done)
