@@ -194,8 +194,14 @@ impl Switch {
             Command::Remove(number) => {
                 self.take_inside();
                 self.part(number, true);
-                if let Some(pair) = self.pairs.remove(&number) {
-                    pair.early.into_iter().for_each(|early| self.slots.give(early.slot));
+                for early in self.pairs.remove(&number).into_iter().flat_map(|pair| pair.early) {
+                    self.slots.give(early.slot);
+                    // Those that do not know yet that they wait in vain.
+                    if early.header.kind == Kind::Taken
+                        && let Err(Broken::Trunk(cause)) = self.deny(early.trunk, &early.header)
+                    {
+                        self.cut(early.trunk, &cause);
+                    }
                 }
             }
             Command::Add { trunk, queue_pairs, alive } => {
@@ -278,10 +284,9 @@ impl Switch {
         let Some(pair) = self.pairs.get_mut(&number) else {
             self.slots.give(arrived.slot);
             // It is gone, and the other end does not know yet.
-            let (to, from, peer) = (header.from, number, header.session);
             return match header.kind {
                 Kind::Gone => Ok(()),
-                Kind::Message | Kind::Taken => self.note(trunk, Header { kind: Kind::Gone, to, from, peer, ..BLANK }),
+                Kind::Message | Kind::Taken => self.deny(trunk, header),
             };
         };
         let joined = pair.joined.as_mut().filter(|joined| (joined.trunk, joined.remote) == (trunk, header.from));
@@ -289,23 +294,7 @@ impl Switch {
         let joined = match (verdict, pair.joined.as_mut()) {
             (Verdict::Own, Some(joined)) => joined,
             (Verdict::Early | Verdict::Next, _) => {
-                if header.kind == Kind::Gone {
-                    // What came of that connection is of no use.
-                    let is_over = |early: &Arrived| {
-                        (early.trunk, early.header.from) == (trunk, header.from)
-                            && early.header.session <= header.session
-                    };
-                    let (over, stay) = pair.early.drain(..).partition(is_over);
-                    pair.early = stay;
-                    let over: Vec<Arrived> = over;
-                    over.into_iter().for_each(|early| self.slots.give(early.slot));
-                    self.slots.give(arrived.slot);
-                } else if header.kind == Kind::Message && pair.early.len() < WINDOW as usize {
-                    // The peer is a step ahead, by no more messages than it may send.
-                    pair.early.push(arrived);
-                } else {
-                    self.slots.give(arrived.slot);
-                }
+                pair.keep(arrived, &mut self.slots);
                 // A later connection of the peer means that the one before is over.
                 if verdict == Verdict::Next {
                     self.part(number, false);
@@ -376,6 +365,12 @@ impl Switch {
         self.note(trunk, header)
     }
 
+    /// Answers what came for a queue pair that is gone.
+    fn deny(&mut self, trunk: u32, header: &Header) -> Result<(), Broken> {
+        let Header { to: from, from: to, session: peer, .. } = *header;
+        self.note(trunk, Header { kind: Kind::Gone, to, from, peer, ..BLANK })
+    }
+
     /// Sends what has no message.
     fn note(&mut self, trunk: u32, header: Header) -> Result<(), Broken> {
         let slot = self.slots.take(0).map_err(|cause| Broken::Trunk(cause.to_string()))?;
@@ -419,20 +414,17 @@ impl Switch {
             told: 0,
             last: None,
         };
-        let is_of_it = |early: &Arrived| (early.trunk, early.header.from) == (trunk, remote);
-        // Those of an earlier connection are of no use.
-        let latest = entry.early.iter().filter(|early| is_of_it(early)).map(|early| early.header.session).max();
         let mut result = joined.let_in(number, &mut self.slots);
-        for arrived in std::mem::take(&mut entry.early) {
-            if is_of_it(&arrived) && Some(arrived.header.session) == latest {
-                joined.peer = latest;
-                result = match joined.take(arrived, &mut self.slots) {
-                    Ok(taken) => result.and(taken),
-                    Err(broken) => Err(broken),
-                };
-            } else {
-                self.slots.give(arrived.slot);
-            }
+        // What came of others waits on: this queue pair may be theirs later.
+        let is_of_it = |early: &Arrived| early.sender() == (trunk, remote);
+        let (of_it, others) = std::mem::take(&mut entry.early).into_iter().partition::<Vec<_>, _>(is_of_it);
+        entry.early = others;
+        for arrived in of_it {
+            joined.peer = Some(arrived.header.session);
+            result = match joined.take(arrived, &mut self.slots) {
+                Ok(taken) => result.and(taken),
+                Err(broken) => Err(broken),
+            };
         }
         let hello = joined.header(Kind::Taken, number);
         entry.joined = Some(joined);
@@ -482,11 +474,40 @@ impl Switch {
         let numbers: Vec<u32> = self.pairs.iter().filter(|(_, pair)| of_it(pair)).map(|(number, _)| *number).collect();
         numbers.into_iter().for_each(|number| self.part(number, false));
         for pair in self.pairs.values_mut() {
-            let (over, stay) = pair.early.drain(..).partition(|early| early.trunk == trunk);
-            pair.early = stay;
-            let over: Vec<Arrived> = over;
-            over.into_iter().for_each(|early| self.slots.give(early.slot));
+            pair.forget(|early| early.trunk == trunk, &mut self.slots);
         }
+    }
+}
+
+impl Pair {
+    /// Keeps what came before its turn: of each sender that of its latest connection, which is its word that it is there and no
+    /// more messages than it may send.
+    fn keep(&mut self, arrived: Arrived, slots: &mut Slots) {
+        let (sender, Header { kind, session, .. }) = (arrived.sender(), arrived.header);
+        let is_gone = kind == Kind::Gone;
+        let is_over = |early: &Arrived| {
+            early.sender() == sender && (early.header.session < session || is_gone && early.header.session == session)
+        };
+        self.forget(is_over, slots);
+        let kept = || self.early.iter().filter(|early| early.sender() == sender);
+        if is_gone || kept().any(|early| early.header.session > session) || kept().count() > WINDOW as usize {
+            slots.give(arrived.slot);
+        } else {
+            self.early.push(arrived);
+        }
+    }
+
+    fn forget(&mut self, which: impl FnMut(&Arrived) -> bool, slots: &mut Slots) {
+        let (over, stay) = std::mem::take(&mut self.early).into_iter().partition::<Vec<_>, _>(which);
+        self.early = stay;
+        over.into_iter().for_each(|early| slots.give(early.slot));
+    }
+}
+
+impl Arrived {
+    /// The trunk, and the queue pair at its other end.
+    fn sender(&self) -> (u32, u32) {
+        (self.trunk, self.header.from)
     }
 }
 
