@@ -103,8 +103,8 @@ impl Far for Inner {
 }
 
 impl Owner {
-    /// Takes devices: of each a protection domain, a completion queue, three queue pairs for each other owner that is talked to, and a
-    /// registration for each 4 MiB of messages on their way.
+    /// Takes devices: of each a protection domain, a completion queue, three queue pairs for each other owner that is talked to, and
+    /// registrations of 4 to 32 MiB for messages on their way.
     ///
     /// # Errors
     /// [`OwnerError`].

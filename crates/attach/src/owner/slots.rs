@@ -1,12 +1,14 @@
 //! Memory for messages: of the owner, registered with its device and with the software device that joins it to programs.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use fulmen_memory::{Exposed, Region};
 use fulmen_verbs::{Access, MemoryRegion, Piece, ProtectionDomain, VerbsError};
 
-/// Bytes that are registered at a time.
-const CHUNK: usize = 4 << 20;
+/// Bytes that are registered at a time: as many as a size has, so that a device with few registrations has enough of them for all
+/// that programs may have on its way.
+const CHUNK: RangeInclusive<usize> = 4 << 20..=32 << 20;
 /// Where a region lies is luck, and a device may not register across some boundary: more tries than it can take.
 const TRIES: usize = 8;
 
@@ -40,6 +42,8 @@ pub(super) struct Slots {
     rule: fulmen_memory::ChunkRule,
     sizes: Vec<usize>,
     free: Vec<Vec<Slot>>,
+    /// Bytes of each size, free or not.
+    bytes: Vec<usize>,
     registered: Vec<Arc<dyn MemoryRegion>>,
 }
 
@@ -51,7 +55,8 @@ impl Slots {
         sizes: Vec<usize>,
     ) -> Slots {
         let free = sizes.iter().map(|_| Vec::new()).collect();
-        Slots { domains, rule, sizes, free, registered: Vec::new() }
+        let bytes = vec![0; sizes.len()];
+        Slots { domains, rule, sizes, free, bytes, registered: Vec::new() }
     }
 
     /// The class of the longest.
@@ -73,15 +78,16 @@ impl Slots {
 
     fn grow(&mut self, class: usize) -> Result<Slot, VerbsError> {
         let size = self.sizes[class];
+        let chunk = self.bytes[class].clamp(*CHUNK.start(), *CHUNK.end()).max(size);
         let failed = |problem: String| VerbsError::Invalid { what: "memory for messages", problem };
         let mut unfit = Vec::new();
         let region = loop {
-            let region = Region::alloc(CHUNK.max(size)).map_err(|cause| failed(cause.to_string()))?;
+            let region = Region::alloc(chunk).map_err(|cause| failed(cause.to_string()))?;
             if region.registrations(self.rule).len() == 1 {
                 break region;
             }
             if unfit.len() == TRIES {
-                return Err(failed(format!("the device does not register {CHUNK} bytes in one piece")));
+                return Err(failed(format!("the device does not register {chunk} bytes in one piece")));
             }
             // Kept mapped, so that the next one lies elsewhere.
             unfit.push(region);
@@ -92,6 +98,7 @@ impl Slots {
             *key = registered.lkey();
             self.registered.push(registered);
         }
+        self.bytes[class] += region.len();
         let memory = region.expose().map_err(|cause| failed(cause.to_string()))?;
         let slot = |at: usize| Slot { memory: memory.slice(at * size..(at + 1) * size), keys, class };
         self.free[class].extend((1..memory.len() / size).map(slot));
