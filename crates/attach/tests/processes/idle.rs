@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use fulmen_attach::{LONGEST_MESSAGE, WINDOW};
-use fulmen_verbs::CompletionOpcode;
+use fulmen_verbs::{Access, CompletionOpcode, Transition};
 
 use super::child::{Child, Parent};
 use super::side::{DEPTH, Name, Side};
@@ -61,5 +61,29 @@ fn who_takes_nothing_holds_up_nobody_else() {
     child.tell("end");
     child.finish();
     drop(side);
+    nothing_is_left(&houses);
+}
+
+/// A peer's first messages wait until its queue pair is connected to, whoever else sends there.
+#[test]
+fn strangers_displace_nobodys_messages() {
+    let houses = House::street([strict(), strict()]);
+    let taker = Side::with(&houses[0].socket, 1, 1);
+    let senders = [0, 1, 1, 1].map(|house: usize| Side::with(&houses[house].socket, 1, 1));
+    for (at, sender) in senders.iter().enumerate() {
+        sender.connect(&taker.name()).expect("connected");
+        (0..u64::from(WINDOW)).for_each(|number| sender.send(0, number, 0, 100 * at + number as usize));
+        (0..WINDOW).for_each(|_| assert_eq!(sender.next().opcode, CompletionOpcode::Send));
+    }
+    for (at, sender) in senders.iter().enumerate() {
+        taker.pairs[0].modify(&Transition::Reset).expect("RESET");
+        taker.pairs[0].modify(&Transition::Init { port: 1, access: Access::LOCAL_WRITE }).expect("INIT");
+        taker.connect(&sender.name()).expect("connected");
+        for number in 0..u64::from(WINDOW) {
+            taker.recv(0, number, 0);
+            assert_eq!(taker.next().byte_len as usize, 100 * at + number as usize);
+        }
+    }
+    drop((taker, senders));
     nothing_is_left(&houses);
 }
