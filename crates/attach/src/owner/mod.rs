@@ -2,6 +2,7 @@
 
 mod desk;
 pub(crate) mod device;
+mod joined;
 mod slots;
 mod switch;
 mod trunk;
