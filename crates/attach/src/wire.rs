@@ -12,6 +12,9 @@ pub const LONGEST_MESSAGE: usize = 64 << 10;
 /// Messages of a queue pair that are on their way at most: taken from one program, and not yet by the other.
 pub const WINDOW: u32 = 16;
 
+/// Queue pairs of one program.
+pub(crate) const PAIRS: u32 = 64;
+
 /// Changes with what is said here.
 pub(crate) const VERSION: u32 = 1;
 /// The longest of it.
@@ -68,6 +71,8 @@ pub(crate) enum Refusal {
     NoDevice(String),
     #[error("it has no room for more than {0} queue pairs of programs: end some")]
     Full(u64),
+    #[error("a program has {PAIRS} queue pairs at most")]
+    Many,
     #[error("{0}")]
     Invalid(String),
     #[error("{0}")]

@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use super::Owner;
 use super::device::Owned;
-use crate::wire::{Ask, Entry, Port, Refusal, Told, VERSION, hear, say};
+use crate::wire::{Ask, Entry, PAIRS, Port, Refusal, Told, VERSION, hear, say};
 
 /// How long a program may take to listen to an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -181,6 +181,7 @@ impl Program {
                 let gids = owned.device().gid_table(number).map_err(refused)?;
                 Ok(Told::Port { port: Port::of(&port), gids: gids.iter().map(Entry::of).collect() })
             }
+            Ask::Create { .. } if self.pairs.len() >= PAIRS as usize => Err(Refusal::Many),
             Ask::Create { soft } => {
                 let (owned, gid) = self.device()?;
                 let number = owned.create(gid, soft)?;

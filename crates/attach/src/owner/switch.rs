@@ -215,7 +215,10 @@ impl Switch {
             return way.send(trunk).map_err(failed);
         }
         let slot = way.received().ok_or_else(|| Broken::Trunk("a completion too many".into()))?;
-        way.listen(trunk, &mut self.slots).map_err(failed)?;
+        if let Err(cause) = way.listen(trunk, &mut self.slots) {
+            self.slots.give(slot);
+            return Err(failed(cause));
+        }
         let came = (completion.byte_len as usize).min(slot.memory().len());
         let mut bytes = [0; Header::SIZE];
         if came >= Header::SIZE {
@@ -300,9 +303,9 @@ impl Switch {
                 Header { len: len as u32, number: joined.sent, solicited, ..joined.header(Kind::Message, number) };
             joined.sent = joined.sent.wrapping_add(1);
             joined.told = joined.taken;
-            joined.let_in(number, &mut self.slots)?;
+            let more = joined.let_in(number, &mut self.slots);
             self.counts.sent.fetch_add(len as u64, Ordering::Relaxed);
-            return self.push(trunk, header, slot);
+            return self.push(trunk, header, slot).and(more);
         }
         let Some(slot) = joined.delivering.pop_front() else { return Err(Broken::Pair) };
         self.slots.give(slot);

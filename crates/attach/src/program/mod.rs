@@ -16,13 +16,10 @@ use fulmen_verbs::{
     ProtectionDomain, VerbsError,
 };
 
-use crate::wire::{Ask, LONGEST_MESSAGE, Told, VERSION};
+use crate::wire::{Ask, LONGEST_MESSAGE, PAIRS, Told, VERSION};
 use domain::AttachedDomain;
 pub(crate) use owner::OwnerLink;
 use queue::AttachedQueue;
-
-/// Queue pairs of one program.
-const PAIRS: u32 = 64;
 
 /// Why a device of an owner cannot be used.
 #[derive(Debug, thiserror::Error)]

@@ -27,7 +27,7 @@ const LONGEST: usize = 64 << 10;
 pub(super) struct Devices {
     owner: Owner,
     nodes: Arc<Nodes>,
-    _desk: Desk,
+    desk: Mutex<Option<Desk>>,
 }
 
 /// Which node has the device of a GID, as far as it was heard.
@@ -63,7 +63,14 @@ impl Devices {
         let path = socket(state);
         let listener = UnixListener::bind(&path)?;
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600))?;
-        Ok(Some(Devices { _desk: owner.serve(listener)?, owner, nodes }))
+        Ok(Some(Devices { desk: Mutex::new(Some(owner.serve(listener)?)), owner, nodes }))
+    }
+
+    /// Ends what programs have.
+    pub(super) async fn close(&self) {
+        let desk = self.desk.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // It waits for programs' threads, which may have to hear from another node, which takes this one.
+        let _ = tokio::task::spawn_blocking(move || drop(desk)).await;
     }
 
     pub(super) fn status(&self) -> Vec<DeviceStatus> {

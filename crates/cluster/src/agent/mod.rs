@@ -239,7 +239,10 @@ impl Agent {
                 () = stop => {}
             }
             agent.table.close().await;
-            agent.devices.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let devices = agent.devices.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(devices) = devices {
+                devices.close().await;
+            }
             agent.cluster.close().await;
             if agent.leaves.load(Ordering::SeqCst) {
                 agent.cluster.forget();
