@@ -170,7 +170,8 @@ mod tests {
             row(&process(None), 62_000),
             "     7  pid 4711     for 1 min 1 s            sh -c 'echo it'\\''s\\u{1b}[2J'\n"
         );
-        let outcome = Outcome { code: None, signal: Some(15), because: Some(Because::Timeout), ran_ms: 250 };
+        let outcome =
+            Outcome { code: None, signal: Some(15), because: Some(Because::Timeout), ran_ms: 250, said: None };
         let line = row(&process(Some(outcome)), 0);
         assert!(line.contains("SIGTERM after 250 ms (its time was over)"), "{line}");
     }

@@ -47,6 +47,8 @@ struct Node {
     seen: u64,
     /// Processes that it starts in a second.
     rate: f64,
+    /// Bytes of programs' messages that go out over its devices in a second, and that come.
+    carries: [f64; 2],
 }
 
 /// Something that happened.
@@ -96,7 +98,23 @@ impl View {
             if let Some(passed) = passed {
                 node.rate = spawned(&status).saturating_sub(spawned(&node.status)) as f64 / passed.max(0.001);
             }
-            news.extend(lines.iter().map(|line| happened(&name, line)));
+            let carried = |status: &Option<Status>| {
+                let devices = status.iter().flat_map(|status| &status.devices);
+                devices.fold([0; 2], |[sent, received], device| {
+                    [sent + device.sent_bytes, received + device.received_bytes]
+                })
+            };
+            if let Some(passed) = passed {
+                let (before, now) = (carried(&node.status), carried(&status));
+                let rate = |way: usize| now[way].saturating_sub(before[way]) as f64 / passed.max(0.001);
+                node.carries = [rate(0), rate(1)];
+            }
+            let said = |line: &Noted| {
+                let id = line.line.get("id").and_then(Value::as_u64)?;
+                let ended = processes.iter().find(|process| Some(process.id) == Some(id))?;
+                ended.outcome.as_ref()?.said.clone()
+            };
+            news.extend(lines.iter().map(|line| happened(&name, line, said(line).as_deref())));
             // After a restart, numbers begin anew.
             node.seen = lines.last().map_or(node.seen, |line| line.number);
             self.nodes.insert(name, Node { status, took, processes, ..node });
@@ -165,6 +183,7 @@ impl View {
                 told.map_or("-".into(), |told| format!("{:.0}", told.rate)),
                 count(status.map(|status| status.ended.failed + status.ended.signaled)),
                 told.map_or("-".into(), |told| format!("{:.1}", told.took.as_secs_f64() * 1e3)),
+                told.map_or("-".into(), carries),
             ];
             let color = match node.state {
                 NodeState::Up => Color::Reset,
@@ -173,11 +192,23 @@ impl View {
             };
             Row::new(cells).style(Style::new().fg(color))
         };
-        let widths = [16, 8, 10, 22, 7, 8, 9, 6, 7, 8].map(Constraint::Length);
-        let heads = ["node", "state", "role", "address", "slots", "running", "started", "1/s", "failed", "answers"];
-        Table::new(cluster.nodes.iter().map(row), widths)
-            .header(Row::new(heads).style(Style::new().bold()))
-            .block(Block::bordered().title("nodes (failed: of those that have ended; answers: in ms)"))
+        let widths = [16, 8, 10, 22, 7, 8, 9, 6, 7, 8, 15].map(Constraint::Length);
+        let heads = [
+            "node",
+            "state",
+            "role",
+            "address",
+            "slots",
+            "running",
+            "started",
+            "1/s",
+            "failed",
+            "answers",
+            "MB/s out/in",
+        ];
+        Table::new(cluster.nodes.iter().map(row), widths).header(Row::new(heads).style(Style::new().bold())).block(
+            Block::bordered().title("nodes (failed: of those that have ended; answers: in ms; MB/s: over its devices)"),
+        )
     }
 
     fn running(&self) -> impl Iterator<Item = (&String, &Process)> {
@@ -212,8 +243,16 @@ impl View {
     }
 }
 
+/// What a node's devices carry, if it owns any.
+fn carries(node: &Node) -> String {
+    let owns = node.status.as_ref().is_some_and(|status| !status.devices.is_empty());
+    let [out, into] = node.carries.map(|rate| rate / 1e6);
+    if owns { format!("{out:.1}/{into:.1}") } else { "-".into() }
+}
+
 /// A line of an audit log in words.
-fn happened(node: &str, noted: &Noted) -> Happened {
+/// A failed process has `said` something, perhaps.
+fn happened(node: &str, noted: &Noted, said: Option<&str>) -> Happened {
     let text = |key: &str| noted.line.get(key).and_then(Value::as_str).unwrap_or_default();
     let number = |key: &str| noted.line.get(key).and_then(Value::as_u64);
     let id = number("id").unwrap_or_default();
@@ -229,7 +268,8 @@ fn happened(node: &str, noted: &Noted) -> Happened {
             };
             let because = text("because");
             let why = if because.is_empty() { String::new() } else { format!(" ({because})") };
-            (format!("{id} ended: {how}{why}"), number("code") != Some(0))
+            let said = said.map_or(String::new(), |said| format!(": {said}"));
+            (format!("{id} ended: {how}{why}{said}"), number("code") != Some(0))
         }
         "signalled" => {
             let signal = crate::run::signals::name(number("signal").unwrap_or_default() as i32);
@@ -308,7 +348,7 @@ mod tests {
     #[test]
     fn what_happened_is_told_in_words() {
         let words = |json: &str| {
-            let event = happened("a", &serde_json::from_str(json).unwrap());
+            let event = happened("a", &serde_json::from_str(json).unwrap(), None);
             (event.words, event.bad)
         };
         assert_eq!(
@@ -321,5 +361,7 @@ mod tests {
         let spawned = r#"{"number":1,"event":"spawned","id":1,"caller":"node b","command":["echo","a b"]}"#;
         assert_eq!(words(spawned), ("1 started for node b: echo 'a b'".into(), false));
         assert_eq!(words(r#"{"number":1,"event":"new"}"#), ("new".into(), false));
+        let failed = serde_json::from_str(r#"{"number":1,"event":"ended","id":7,"code":1}"#).unwrap();
+        assert_eq!(happened("a", &failed, Some("no such file")).words, "7 ended: code 1: no such file");
     }
 }

@@ -174,7 +174,7 @@ fn a_cluster_is_tried_out_on_one_machine_and_leaves_nothing() {
     assert_eq!(attached.end().code, Some(143));
 
     let top = run("top", &[]);
-    for words in ["3 nodes, coordinated by n-1", "n-2", "ended: code 7", "got SIGTERM", "n-3 is up"] {
+    for words in ["3 nodes, coordinated by n-1", "n-2", "ended: code 7: err", "got SIGTERM", "n-3 is up"] {
         assert!(top.out.contains(words), "no {words} in\n{}", top.out);
     }
     let down = run("down", &[]);

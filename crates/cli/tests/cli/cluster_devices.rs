@@ -9,6 +9,8 @@ use tempfile::TempDir;
 use crate::support::{FULMEN, Running, fulmen, start, wait_until};
 
 const DEVICE: &str = "thunderbolt-strict";
+/// A bench that is over soon, also where there are more ranks and agents that look than processors.
+const SHORT: [&str; 8] = ["--max", "64KiB", "--factor", "16", "--samples", "3", "--time-budget", "0.05"];
 
 /// Two nodes with three slots each.
 struct Cluster {
@@ -94,7 +96,7 @@ fn programs_share_a_device_of_three_queue_pairs() {
     let long = ["--max", "8", "--samples", "1000000", "--time-budget", "1000"];
     let first = cluster.bench(2, &long);
     wait_until("the first program's queue pairs", || cluster.pairs() == [2, 2]);
-    let short = cluster.bench(1, &["--max", "256KiB", "--samples", "3"]).end();
+    let short = cluster.bench(1, &SHORT).end();
     assert_eq!(short.code, Some(0), "{}", short.err);
     wait_until("its slots to be free", || cluster.taken() == [1, 1]);
     let second = cluster.bench(1, &long);
@@ -112,7 +114,7 @@ fn programs_share_a_device_of_three_queue_pairs() {
 #[test]
 fn an_agent_that_comes_back_finds_the_others_again() {
     let cluster = Cluster::up();
-    let bench = || cluster.bench(2, &["--max", "64KiB", "--samples", "3"]).end();
+    let bench = || cluster.bench(2, &SHORT).end();
     let before = bench();
     assert_eq!(before.code, Some(0), "{}", before.err);
     let state = cluster.node(2);

@@ -270,6 +270,9 @@ pub struct Outcome {
     pub because: Option<Because>,
     /// How long it ran, in milliseconds.
     pub ran_ms: u64,
+    /// If it failed: what it wrote last to standard error, a line of up to 200 characters. It is in no log.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub said: Option<String>,
 }
 
 /// The exit code that stands for a process that was killed because it used too much memory.
@@ -437,10 +440,10 @@ mod tests {
 
     #[test]
     fn exit_codes_are_those_of_a_shell() {
-        let outcome = |code, signal| Outcome { code, signal, because: None, ran_ms: 0 }.exit_code();
+        let outcome = |code, signal| Outcome { code, signal, because: None, ran_ms: 0, said: None }.exit_code();
         assert_eq!((outcome(Some(0), None), outcome(Some(255), None), outcome(None, Some(15))), (0, 255, 143));
         assert_eq!(outcome(None, None), 1);
-        let over = Outcome { code: None, signal: Some(9), because: Some(Because::Memory), ran_ms: 0 };
+        let over = Outcome { code: None, signal: Some(9), because: Some(Because::Memory), ran_ms: 0, said: None };
         assert_eq!(over.exit_code(), OVER_MEMORY);
     }
 }

@@ -15,6 +15,9 @@ use super::api::{Data, Event, Outcome, Stream};
 const KEPT: u64 = 1 << 20;
 /// How far the holder may be behind.
 const AHEAD: u64 = KEPT / 2;
+/// How much of standard error is looked at for the last line, and how many characters of that count.
+const WORDS: usize = 4 << 10;
+const LINE: usize = 200;
 
 pub(super) struct Log {
     kept: Mutex<Kept>,
@@ -72,6 +75,23 @@ impl Log {
         self.head.send_modify(|head| *head += 1);
     }
 
+    /// The last line of standard error that says something.
+    pub(super) fn last_words(&self) -> Option<String> {
+        let mut end: VecDeque<u8> = VecDeque::new();
+        let kept = self.kept();
+        for (_, _, bytes) in kept.pieces.iter().rev().filter(|(_, stream, _)| *stream == Stream::Stderr) {
+            bytes.iter().rev().for_each(|byte| end.push_front(*byte));
+            if end.len() >= WORDS {
+                break;
+            }
+        }
+        drop(kept);
+        let text = String::from_utf8_lossy(end.make_contiguous()).into_owned();
+        let plain = |line: &str| line.chars().filter(|c| !c.is_control()).collect::<String>().trim().to_owned();
+        let line = text.lines().rev().map(plain).find(|line| !line.is_empty())?;
+        Some(line.chars().take(LINE).collect())
+    }
+
     pub(super) fn outcome(&self) -> Option<Outcome> {
         self.kept().outcome.clone()
     }
@@ -124,7 +144,7 @@ mod tests {
 
     use super::*;
 
-    const OUTCOME: Outcome = Outcome { code: Some(0), signal: None, because: None, ran_ms: 1 };
+    const OUTCOME: Outcome = Outcome { code: Some(0), signal: None, because: None, ran_ms: 1, said: None };
 
     fn run<T>(test: impl Future<Output = T>) -> T {
         tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(test)
@@ -159,6 +179,20 @@ mod tests {
             let expected: Vec<u8> = (0..100_u8).flat_map(|piece| [piece; 3]).collect();
             assert_eq!(early.await.unwrap(), (expected.clone(), 0));
             assert_eq!(all(&log, false).await, (expected, 0));
+        });
+    }
+
+    #[test]
+    fn the_last_line_of_standard_error_is_what_was_said() {
+        run(async {
+            let log = Log::new(false);
+            assert_eq!(log.last_words(), None);
+            log.write(Stream::Stderr, b"first\nno such \x1bfi").await;
+            log.write(Stream::Stdout, b"not this\n").await;
+            log.write(Stream::Stderr, b"le\n\n  \n").await;
+            assert_eq!(log.last_words().as_deref(), Some("no such file"));
+            log.write(Stream::Stderr, &[b'x'; 10_000]).await;
+            assert_eq!(log.last_words(), Some("x".repeat(LINE)));
         });
     }
 

@@ -249,9 +249,12 @@ async fn follow(
         signal: status.terminating_signal(),
         because,
         ran_ms: started.elapsed().as_millis() as u64,
+        said: None,
     };
     agent.audit.write(Note::Ended { id: entry.info.id, outcome: &outcome });
-    agent.table.ended(&entry, outcome);
+    // Whatever it wrote is its caller's, and not the log's.
+    let said = if outcome.code == Some(0) { None } else { entry.log.last_words() };
+    agent.table.ended(&entry, Outcome { said, ..outcome });
 }
 
 async fn all(pumps: &mut JoinSet<()>) {
