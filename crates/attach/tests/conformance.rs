@@ -44,6 +44,12 @@ fn between_owners_of_a_narrow_device() {
 }
 
 #[test]
+fn between_owners_of_a_device_that_tells_channels_alone() {
+    let houses = House::street([strict(), strict()]).map(House::by_channels);
+    run(&Between { houses, name: "attached, strict thunderbolt by channels" }).assert_passed();
+}
+
+#[test]
 fn between_owners_of_a_device_without_frames() {
     let houses = House::street([wide(), wide()]);
     run(&Between { houses, name: "attached, infiniband" }).assert_passed();

@@ -1,6 +1,8 @@
 //! Owners with a narrow device, on one machine, and the ways between them.
 #![allow(dead_code)]
 
+mod channels;
+
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, Weak};
@@ -15,14 +17,8 @@ pub type Make = (Profile, DeviceLimits);
 
 /// Thunderbolt on the host that had the fewest of everything.
 pub fn strict() -> Make {
-    let limits = DeviceLimits {
-        queue_pairs: 3,
-        completion_queues: 6,
-        protection_domains: 6,
-        queue_depth: 1024,
-        ..Profile::Thunderbolt.limits()
-    };
-    (Profile::Thunderbolt, limits)
+    // As many frames as the system was seen to grant.
+    (Profile::Thunderbolt, DeviceLimits { queue_depth: 1024, ..Profile::Thunderbolt.strict_limits() })
 }
 
 pub fn wide() -> Make {
@@ -81,6 +77,14 @@ impl House {
         self.desk = Some(owner.serve(UnixListener::bind(&self.socket).unwrap()).unwrap());
         self.street.0.lock().unwrap().push(owner.clone());
         self.owner = Some(owner);
+    }
+
+    /// Has a device whose completions are told by channels alone.
+    pub fn by_channels(mut self) -> House {
+        self.close();
+        self.device = Arc::new(channels::ByChannels(self.device.clone()));
+        self.open();
+        self
     }
 
     /// Ends the owner.
