@@ -20,6 +20,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::random::Random;
 use crate::support::{Ended, FULMEN, Running, start, start_with, wait_until};
 
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
@@ -41,39 +42,6 @@ const NOTICE: Duration = Duration::from_secs(45);
 const KEPT: usize = 2 * 3 * 4;
 /// Bytes of memory that an agent may use: what it remembers of processes has a bound.
 const MEMORY: u64 = 300 << 20;
-
-/// A small generator of numbers, the same for the same seed (splitmix64).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = self.0;
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        bits ^ (bits >> 31)
-    }
-
-    fn below(&mut self, count: usize) -> usize {
-        (self.next() % count as u64) as usize
-    }
-
-    fn pick<'a, T>(&mut self, among: &'a [T]) -> &'a T {
-        &among[self.below(among.len())]
-    }
-
-    fn millis(&mut self, range: std::ops::Range<u64>) -> Duration {
-        Duration::from_millis(range.start + self.next() % (range.end - range.start))
-    }
-
-    /// All of them, in some order.
-    fn shuffled<T: Copy, const N: usize>(&mut self, mut all: [T; N]) -> [T; N] {
-        for last in (1..N).rev() {
-            all.swap(last, self.below(last + 1));
-        }
-        all
-    }
-}
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)

@@ -6,6 +6,7 @@
 mod agent;
 #[cfg(target_os = "linux")]
 mod agent_limits;
+mod agent_strange;
 #[cfg(target_os = "linux")]
 mod agent_tty;
 mod bad_input;
@@ -29,6 +30,7 @@ mod links;
 mod meet;
 mod output;
 mod plan;
+mod random;
 mod restart;
 mod signals;
 mod simulate;
