@@ -260,7 +260,9 @@ impl Switch {
             }
         };
         let result = joined.take(arrived, &mut self.slots)?;
-        self.counts.received.fetch_add(u64::from(header.len), Ordering::Relaxed);
+        if trunk != HERE {
+            self.counts.received.fetch_add(u64::from(header.len), Ordering::Relaxed);
+        }
         self.settle(number, result);
         Ok(())
     }
@@ -304,7 +306,9 @@ impl Switch {
             joined.sent = joined.sent.wrapping_add(1);
             joined.told = joined.taken;
             let more = joined.let_in(number, &mut self.slots);
-            self.counts.sent.fetch_add(len as u64, Ordering::Relaxed);
+            if trunk != HERE {
+                self.counts.sent.fetch_add(len as u64, Ordering::Relaxed);
+            }
             return self.push(trunk, header, slot).and(more);
         }
         let Some(slot) = joined.delivering.pop_front() else { return Err(Broken::Pair) };
