@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use fulmen_reach::Doorbell;
 use fulmen_verbs::{Completion, CompletionQueue, QueuePair, VerbsError};
 
-use super::joined::{Arrived, BLANK, Broken, Joined, Pair, Verdict};
+use super::joined::{Arrived, BLANK, Broken, Hello, Joined, Pair, Verdict};
 use super::slots::{Slot, Slots};
 use super::trunk::{Out, Trunk, named};
 use crate::wire::{Header, Kind, LONGEST_MESSAGE, WINDOW};
@@ -144,13 +144,10 @@ impl Switch {
             Command::Remove(number) => {
                 self.take_inside();
                 self.part(number, true);
-                for early in self.pairs.remove(&number).into_iter().flat_map(|pair| pair.early) {
-                    self.slots.give(early.slot);
-                    // Those that do not know yet that they wait in vain.
-                    if early.header.kind == Kind::Taken
-                        && let Err(Broken::Trunk(cause)) = self.deny(early.trunk, &early.header)
-                    {
-                        self.cut(early.trunk, &cause);
+                for hello in self.pairs.remove(&number).map_or_else(Vec::new, Pair::into_hellos) {
+                    // Who does not know yet that it waits in vain.
+                    if let Err(Broken::Trunk(cause)) = self.deny(hello, number) {
+                        self.cut(hello.trunk, &cause);
                     }
                 }
             }
@@ -232,34 +229,51 @@ impl Switch {
     }
 
     fn came(&mut self, trunk: u32, header: &Header, slot: Slot) -> Result<(), Broken> {
-        let number = header.to;
-        let arrived = Arrived { trunk, header: *header, slot };
+        let Header { to: number, from, session, kind, .. } = *header;
+        let hello = Hello { trunk, from, session };
         let Some(pair) = self.pairs.get_mut(&number) else {
-            self.slots.give(arrived.slot);
+            self.slots.give(slot);
             // It is gone, and the other end does not know yet.
-            return match header.kind {
-                Kind::Gone => Ok(()),
-                Kind::Message | Kind::Taken => self.deny(trunk, header),
-            };
+            return if kind == Kind::Gone { Ok(()) } else { self.deny(hello, number) };
         };
-        let joined = pair.joined.as_mut().filter(|joined| (joined.trunk, joined.remote) == (trunk, header.from));
-        let verdict = joined.map_or(Verdict::Early, |joined| joined.judge(header));
-        let joined = match (verdict, pair.joined.as_mut()) {
-            (Verdict::Own, Some(joined)) => joined,
-            (Verdict::Early | Verdict::Next, _) => {
-                pair.keep(arrived, &mut self.slots);
-                // A later connection of the peer means that the one before is over.
-                if verdict == Verdict::Next {
-                    self.part(number, false);
-                }
+        let joined = pair.joined.as_mut().filter(|joined| (joined.trunk, joined.remote) == (trunk, from));
+        let Some(joined) = joined else {
+            self.slots.give(slot);
+            match kind {
+                Kind::Taken if header.peer == 0 => pair.remember(hello),
+                Kind::Gone => drop(pair.take_hello(trunk, from)),
+                // For a connection that is over.
+                Kind::Taken | Kind::Message => {}
+            }
+            return Ok(());
+        };
+        let verdict = joined.judge(header);
+        match verdict {
+            Verdict::Old => {
+                self.slots.give(slot);
                 return Ok(());
             }
-            _ => {
-                self.slots.give(arrived.slot);
+            Verdict::Next => {
+                self.slots.give(slot);
+                pair.remember(hello);
+                self.part(number, false);
                 return Ok(());
             }
-        };
-        let result = joined.take(arrived, &mut self.slots)?;
+            Verdict::Hello => {
+                self.slots.give(slot);
+                let answer = joined.header(Kind::Taken, number);
+                let result = self.note(trunk, answer);
+                self.settle(number, result);
+                return Ok(());
+            }
+            Verdict::Own | Verdict::First => {}
+        }
+        // The peer may have been heard before it knew this connection, and then does not know that it is known.
+        let answer = (verdict == Verdict::First && kind != Kind::Gone).then(|| joined.header(Kind::Taken, number));
+        let mut result = joined.take(Arrived { header: *header, slot }, &mut self.slots)?;
+        if let Some(answer) = answer {
+            result = result.and_then(|()| self.note(trunk, answer));
+        }
         if trunk != HERE {
             self.counts.received.fetch_add(u64::from(header.len), Ordering::Relaxed);
         }
@@ -322,10 +336,10 @@ impl Switch {
         self.note(trunk, header)
     }
 
-    /// Answers what came for a queue pair that is gone.
-    fn deny(&mut self, trunk: u32, header: &Header) -> Result<(), Broken> {
-        let Header { to: from, from: to, session: peer, .. } = *header;
-        self.note(trunk, Header { kind: Kind::Gone, to, from, peer, ..BLANK })
+    /// Answers who waits for a queue pair that is gone.
+    fn deny(&mut self, hello: Hello, number: u32) -> Result<(), Broken> {
+        let Hello { trunk, from, session } = hello;
+        self.note(trunk, Header { kind: Kind::Gone, to: from, from: number, peer: session, ..BLANK })
     }
 
     /// Sends what has no message.
@@ -355,11 +369,12 @@ impl Switch {
         self.part(number, true);
         let Some(entry) = self.pairs.get_mut(&number) else { return };
         self.sessions = self.sessions.wrapping_add(1).max(1);
-        let mut joined = Joined {
+        let joined = Joined {
             trunk,
             remote,
             session: self.sessions,
-            peer: None,
+            peer: entry.take_hello(trunk, remote).map(|hello| hello.session),
+            is_known: false,
             pair,
             posted: VecDeque::new(),
             sent: 0,
@@ -371,22 +386,9 @@ impl Switch {
             told: 0,
             last: None,
         };
-        let mut result = joined.let_in(number, &mut self.slots);
-        // What came of others waits on: this queue pair may be theirs later.
-        let is_of_it = |early: &Arrived| early.sender() == (trunk, remote);
-        let (of_it, others) = std::mem::take(&mut entry.early).into_iter().partition::<Vec<_>, _>(is_of_it);
-        entry.early = others;
-        for arrived in of_it {
-            joined.peer = Some(arrived.header.session);
-            result = match joined.take(arrived, &mut self.slots) {
-                Ok(taken) => result.and(taken),
-                Err(broken) => Err(broken),
-            };
-        }
         let hello = joined.header(Kind::Taken, number);
         entry.joined = Some(joined);
-        // Who is gone already says so.
-        let result = result.and_then(|()| self.note(trunk, hello));
+        let result = self.note(trunk, hello);
         self.settle(number, result);
     }
 
@@ -431,7 +433,7 @@ impl Switch {
         let numbers: Vec<u32> = self.pairs.iter().filter(|(_, pair)| of_it(pair)).map(|(number, _)| *number).collect();
         numbers.into_iter().for_each(|number| self.part(number, false));
         for pair in self.pairs.values_mut() {
-            pair.forget(|early| early.trunk == trunk, &mut self.slots);
+            pair.cut(trunk);
         }
     }
 }
