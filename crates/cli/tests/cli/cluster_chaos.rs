@@ -613,6 +613,15 @@ fn check_commands(done: &[Done], jobs: &BTreeMap<String, Told>) {
     }
 }
 
+/// What threads end by.
+struct End<'a>([&'a AtomicBool; 2]);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|end| end.store(true, Ordering::Relaxed));
+    }
+}
+
 fn number(name: &str) -> Option<u64> {
     env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
 }
@@ -634,6 +643,8 @@ fn nothing_is_lost_done_twice_or_left_behind() {
     let numbers = AtomicU64::new(0);
     let (done, cuts, moments) = thread::scope(|scope| {
         let (cluster, over, quiet, numbers, tell) = (&cluster, &over, &quiet, &numbers, &tell);
+        // Also if this fails: threads would go on for ever.
+        let _end = End([over, quiet]);
         let [fails, cuts] = [random.next(), random.next()].map(Random);
         let loops: Vec<Random> = (0..LOOPS).map(|_| Random(random.next())).collect();
         let loops = loops.into_iter().map(|random| scope.spawn(move || ask(cluster, random, numbers, over)));

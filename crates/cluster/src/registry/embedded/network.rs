@@ -15,8 +15,8 @@ use openraft::{EmptyNode, RaftNetwork, RaftNetworkFactory};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::super::Change;
 use super::super::table::Command;
+use super::super::{Change, RegistryError};
 use super::store::Types;
 use super::{Ask, Inner, Refusal, Told};
 
@@ -144,7 +144,12 @@ pub(super) async fn forward(carrier: &dyn Carrier, leader: u64, ask: &Ask) -> Re
     };
     let body = postcard::to_stdvec(ask).map_err(|error| unknown(error.to_string()))?;
     match carrier.carry(leader, Kind::ASK, body, ASKED).await {
-        Ok(answer) => postcard::from_bytes(&answer).unwrap_or_else(|error| Err(unknown(error.to_string()))),
+        Ok(answer) => match postcard::from_bytes(&answer) {
+            // It is the leader that has ended, and not this node.
+            Ok(Err(Refusal::Error(RegistryError::Ended(cause)))) => Err(unknown(cause)),
+            Ok(answer) => answer,
+            Err(error) => Err(unknown(error.to_string())),
+        },
         Err(CarrierError::NotReached(_)) => Err(Refusal::NotLeader(None)),
         Err(error) => Err(unknown(error.to_string())),
     }

@@ -194,6 +194,28 @@ fn the_leaders_death_loses_nothing() {
 }
 
 /// Whoever renews a lease may rely on it, also when its end was under way already, and only waited for a majority.
+/// It still answers, as an agent does that is about to end.
+#[test]
+fn a_leader_that_has_ended_ends_nobody_else() {
+    run(async {
+        let cluster = Cluster::of(3).await;
+        let leader = cluster.leader_of(&[1, 2, 3]).await;
+        let other = cluster.node(leader % 3 + 1);
+        let lease = other.grant(Duration::from_secs(60)).await.unwrap();
+        cluster.node(leader).close().await;
+        let end = Instant::now() + Duration::from_secs(60);
+        loop {
+            let asked = [other.renew(lease).await.err(), other.write(Write::new(vec![put("a/x", "1")])).await.err()];
+            let ended = asked.iter().flatten().find(|error| matches!(error, RegistryError::Ended(_)));
+            assert!(ended.is_none(), "{ended:?}");
+            if asked == [None, None] {
+                break;
+            }
+            assert!(Instant::now() < end, "{asked:?}");
+        }
+    });
+}
+
 #[test]
 fn a_lease_that_was_renewed_lasts() {
     run(async {
