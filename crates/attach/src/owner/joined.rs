@@ -117,6 +117,32 @@ pub(super) enum Verdict {
 }
 
 impl Joined {
+    /// To a queue pair at the other end of a trunk, which may have said which connection it has.
+    pub(super) fn new(
+        (trunk, remote): (u32, u32),
+        session: u32,
+        peer: Option<u32>,
+        pair: Arc<dyn QueuePair>,
+    ) -> Joined {
+        Joined {
+            trunk,
+            remote,
+            session,
+            peer,
+            is_known: false,
+            pair,
+            posted: VecDeque::new(),
+            sent: 0,
+            acknowledged: 0,
+            received: 0,
+            held: BTreeMap::new(),
+            delivering: VecDeque::new(),
+            taken: 0,
+            told: 0,
+            last: None,
+        }
+    }
+
     pub(super) fn header(&self, kind: Kind, number: u32) -> Header {
         let (session, peer) = (self.session, self.peer.unwrap_or(0));
         Header { kind, to: self.remote, from: number, taken: self.taken, session, peer, ..BLANK }
@@ -226,23 +252,7 @@ mod tests {
         let limits = QueuePairLimits { send_depth: 1, recv_depth: 1, send_pieces: 1, recv_pieces: 1, inline_bytes: 0 };
         let (kind, send_cq, recv_cq) = (QueuePairKind::Rc, queue.clone(), queue);
         let init = QueuePairInit { kind, send_cq, recv_cq, limits, signal_all: false, srq: None };
-        Joined {
-            trunk: 3,
-            remote: 2,
-            session: 5,
-            peer: None,
-            is_known: false,
-            pair: device.alloc_pd().unwrap().create_qp(&init).unwrap(),
-            posted: VecDeque::new(),
-            sent: 0,
-            acknowledged: 0,
-            received: 0,
-            held: BTreeMap::new(),
-            delivering: VecDeque::new(),
-            taken: 0,
-            told: 0,
-            last: None,
-        }
+        Joined::new((3, 2), 5, None, device.alloc_pd().unwrap().create_qp(&init).unwrap())
     }
 
     fn header(kind: Kind, session: u32, peer: u32) -> Header {

@@ -1,6 +1,6 @@
 //! What carries messages between programs and trunks: one thread for each device, which alone has everything that moves.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
@@ -369,23 +369,8 @@ impl Switch {
         self.part(number, true);
         let Some(entry) = self.pairs.get_mut(&number) else { return };
         self.sessions = self.sessions.wrapping_add(1).max(1);
-        let joined = Joined {
-            trunk,
-            remote,
-            session: self.sessions,
-            peer: entry.take_hello(trunk, remote).map(|hello| hello.session),
-            is_known: false,
-            pair,
-            posted: VecDeque::new(),
-            sent: 0,
-            acknowledged: 0,
-            received: 0,
-            held: BTreeMap::new(),
-            delivering: VecDeque::new(),
-            taken: 0,
-            told: 0,
-            last: None,
-        };
+        let peer = entry.take_hello(trunk, remote).map(|hello| hello.session);
+        let joined = Joined::new((trunk, remote), self.sessions, peer, pair);
         let hello = joined.header(Kind::Taken, number);
         entry.joined = Some(joined);
         let result = self.note(trunk, hello);

@@ -160,6 +160,7 @@ fn settled(most: &[usize; 3]) -> [usize; 3] {
         let now = holdings();
         let is_still = now == last;
         last = now;
+        // Nothing tells when the system has taken all back: what two looks find alike stays.
         std::thread::sleep(Duration::from_millis(100));
         (is_still && now.iter().zip(most).all(|(now, most)| now <= most)).then_some(now)
     })

@@ -1,4 +1,5 @@
 //! Owners with a narrow device, on one machine, and the ways between them.
+// Two targets have it, each of which uses a part.
 #![allow(dead_code)]
 
 mod channels;

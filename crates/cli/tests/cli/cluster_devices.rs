@@ -1,75 +1,43 @@
 //! Programs that share a device of which there is one, and which their agents own: in software, as narrow as the narrowest hardware.
 
-use std::path::PathBuf;
 use std::process::Command;
 
 use serde_json::Value;
-use tempfile::TempDir;
 
+use crate::cluster_run::Cluster;
 use crate::support::{FULMEN, Running, fulmen, start, wait_until};
 
 const DEVICE: &str = "thunderbolt-strict";
 /// A bench that is over soon, also where there are more ranks and agents that look than processors.
 const SHORT: [&str; 8] = ["--max", "64KiB", "--factor", "16", "--samples", "3", "--time-budget", "0.05"];
 
-/// Two nodes with three slots each.
-struct Cluster {
-    _place: TempDir,
-    state: PathBuf,
-    up: Running,
-}
+/// Two nodes with three slots each, which own such a device each.
+struct Owners(Cluster);
 
-/// The nodes are in the background: a test that fails does not leave them there.
-impl Drop for Cluster {
-    fn drop(&mut self) {
-        let _ = Command::new(FULMEN).args(["down", "--state"]).arg(&self.state).output();
-    }
-}
-
-impl Cluster {
-    fn up() -> Cluster {
-        let place = tempfile::tempdir().unwrap();
-        let state = place.path().join("state");
-        let nodes = ["--nodes", "2", "--slots", "3", "--name", "n", "--state", state.to_str().unwrap()];
-        let mut up = fulmen(&[&["up", "--devices", DEVICE], &nodes[..]].concat());
-        assert_eq!(up.wait_exit().code(), Some(0), "{}", up.wait_for_message(""));
-        Cluster { _place: place, state, up }
-    }
-
-    fn down(self) {
-        assert_eq!(self.start(&["down"], &[]).end().code, Some(0));
-        self.up.wait_gone();
+impl Owners {
+    fn up() -> Owners {
+        Owners(Cluster::up_with(&["--nodes", "2", "--slots", "3", "--devices", DEVICE]))
     }
 
     fn node(&self, number: u32) -> String {
-        self.state.join(format!("node-{number}")).to_str().unwrap().to_owned()
-    }
-
-    fn start(&self, command: &[&str], args: &[&str]) -> Running {
-        fulmen(&[command, &["--state", self.state.to_str().unwrap()], args].concat())
+        self.0.state.join(format!("node-{number}")).to_str().unwrap().to_owned()
     }
 
     /// A rank on each node: so many slots of the first are held, so that it has one that is free.
     fn bench(&self, held: usize, args: &[&str]) -> Running {
         let slots = held.to_string();
-        let before = self.taken();
+        let before = self.0.taken();
         let hold = ["spawn", "--node", "n-1", "--slots", &slots];
-        let holder = self.start(&hold, &["--", "/bin/sh", "-c", "echo on; exec sleep 1000"]);
+        let holder = self.0.start(&hold, &["--", "/bin/sh", "-c", "echo on; exec sleep 1000"]);
         holder.wait_for("on", 1);
-        wait_until("the slots to be held", || self.taken() == [before[0] + held as u64, before[1]]);
+        wait_until("the slots to be held", || self.0.taken() == [before[0] + held as u64, before[1]]);
         let bench = ["bench", "all-reduce", "--cluster", "-n", "2", "--device", DEVICE, "--min", "8"];
-        let running = self.start(&bench, args);
+        let running = self.0.start(&bench, args);
         running.wait_for("2 hosts", 1);
         holder.send(rustix::process::Signal::TERM);
         drop(holder.end());
-        wait_until("the slots to be free again", || self.taken()[0] <= before[0] + 1);
+        wait_until("the slots to be free again", || self.0.taken()[0] <= before[0] + 1);
         running
-    }
-
-    /// Slots that are taken, by node.
-    fn taken(&self) -> [u64; 2] {
-        let status: Value = serde_json::from_str(&self.start(&["status", "--json"], &[]).end().out).unwrap();
-        [0, 1].map(|node| status["cluster"]["nodes"][node]["slots_taken"].as_u64().unwrap())
     }
 
     /// What a node's agent tells of its device.
@@ -87,7 +55,7 @@ impl Cluster {
 /// The device has three queue pairs, all of which lead from one agent to the other. Each rank has two of its own.
 #[test]
 fn programs_share_a_device_of_three_queue_pairs() {
-    let cluster = Cluster::up();
+    let cluster = Owners::up();
     assert_eq!(cluster.pairs(), [0, 0]);
     let mut listed = Command::new("/usr/bin/env");
     listed.args([format!("FULMEN_STATE={}", cluster.node(1)).as_str(), FULMEN, "devices"]);
@@ -98,7 +66,7 @@ fn programs_share_a_device_of_three_queue_pairs() {
     wait_until("the first program's queue pairs", || cluster.pairs() == [2, 2]);
     let short = cluster.bench(1, &SHORT).end();
     assert_eq!(short.code, Some(0), "{}", short.err);
-    wait_until("its slots to be free", || cluster.taken() == [1, 1]);
+    wait_until("its slots to be free", || cluster.0.taken() == [1, 1]);
     let second = cluster.bench(1, &long);
     wait_until("both programs' queue pairs", || cluster.pairs() == [4, 4]);
     assert_eq!([1, 2].map(|node| cluster.device(node)["trunks"].as_u64()), [Some(1); 2]);
@@ -108,12 +76,12 @@ fn programs_share_a_device_of_three_queue_pairs() {
     drop(first);
     wait_until("all queue pairs to be given back", || cluster.pairs() == [0, 0]);
     assert!(cluster.device(1)["sent_bytes"].as_u64() > Some(0));
-    cluster.down();
+    cluster.0.down();
 }
 
 #[test]
 fn an_agent_that_comes_back_finds_the_others_again() {
-    let cluster = Cluster::up();
+    let cluster = Owners::up();
     let bench = || cluster.bench(2, &SHORT).end();
     let before = bench();
     assert_eq!(before.code, Some(0), "{}", before.err);
@@ -122,13 +90,13 @@ fn an_agent_that_comes_back_finds_the_others_again() {
     let mut back = fulmen(&["up", "--devices", DEVICE, "--slots", "3", "--state", &state]);
     assert_eq!(back.wait_exit().code(), Some(0), "{}", back.wait_for_message(""));
     wait_until("it to be seen", || {
-        let nodes = cluster.start(&["status", "--json"], &[]).end().out;
+        let nodes = cluster.0.start(&["status", "--json"], &[]).end().out;
         let status: Value = serde_json::from_str(&nodes).unwrap();
         status["cluster"]["nodes"].as_array().unwrap().iter().all(|node| node["state"] == "up")
     });
     let after = bench();
     assert_eq!(after.code, Some(0), "{}", after.err);
-    cluster.down();
+    cluster.0.down();
     back.wait_gone();
 }
 

@@ -8,9 +8,9 @@ use tempfile::TempDir;
 
 use crate::support::{Ended, FULMEN, Running, fulmen, wait_until};
 
-struct Cluster {
+pub struct Cluster {
     _place: TempDir,
-    state: PathBuf,
+    pub state: PathBuf,
     up: Running,
 }
 
@@ -24,15 +24,20 @@ impl Drop for Cluster {
 impl Cluster {
     /// Three nodes with two slots each.
     fn up() -> Cluster {
+        Cluster::up_with(&["--nodes", "3", "--slots", "2"])
+    }
+
+    /// Nodes whose names are n-1 and so on.
+    pub fn up_with(options: &[&str]) -> Cluster {
         let place = tempfile::tempdir().unwrap();
         let state = place.path().join("state");
-        let nodes = ["--nodes", "3", "--slots", "2", "--name", "n", "--state", state.to_str().unwrap()];
-        let mut up = fulmen(&[&["up"], &nodes[..]].concat());
-        assert_eq!(up.wait_exit().code(), Some(0));
+        let named = ["up", "--name", "n", "--state", state.to_str().unwrap()];
+        let mut up = fulmen(&[&named, options].concat());
+        assert_eq!(up.wait_exit().code(), Some(0), "{}", up.wait_for_message(""));
         Cluster { _place: place, state, up }
     }
 
-    fn start(&self, command: &[&str], args: &[&str]) -> Running {
+    pub fn start(&self, command: &[&str], args: &[&str]) -> Running {
         fulmen(&[command, &["--state", self.state.to_str().unwrap()], args].concat())
     }
 
@@ -41,13 +46,13 @@ impl Cluster {
     }
 
     /// Slots that are taken, by node.
-    fn taken(&self) -> Vec<u64> {
+    pub fn taken(&self) -> Vec<u64> {
         let status: Value = serde_json::from_str(&self.start(&["status", "--json"], &[]).end().out).unwrap();
         let nodes = status["cluster"]["nodes"].as_array().unwrap();
         nodes.iter().map(|node| node["slots_taken"].as_u64().unwrap()).collect()
     }
 
-    fn down(self) {
+    pub fn down(self) {
         let down: Ended = self.start(&["down"], &[]).end();
         assert_eq!((down.code, &*down.err), (Some(0), ""));
         self.up.wait_gone();
