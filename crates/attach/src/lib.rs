@@ -20,6 +20,7 @@
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
+mod inside;
 mod owner;
 mod place;
 mod program;

@@ -11,14 +11,15 @@ use fulmen_memory::Region;
 use fulmen_reach::{Doorbell, Node, spawn_without_signals};
 use fulmen_soft::{Profile, SoftDevice, SoftOptions};
 use fulmen_verbs::{
-    Access, AckTimeout, Budget, Claim, CompletionChannel, CompletionQueue, Device, Gid, Mtu, Path, ProtectionDomain,
-    QueuePair, QueuePairInit, QueuePairKind, QueuePairLimits, RnrTimer, Transition, VerbsError,
+    Budget, Claim, CompletionChannel, CompletionQueue, Device, Gid, ProtectionDomain, QueuePair, QueuePairInit,
+    QueuePairKind, QueuePairLimits, VerbsError,
 };
 
 use super::slots::Slots;
 use super::switch::{Command, Counts, HERE, Queues, Switch};
 use super::trunk::{Class, Course, Trunk};
 use super::{DeviceStatus, Far, OwnerError};
+use crate::inside::inside;
 use crate::wire::{Answer, Call, End, Place, Refusal, WINDOW};
 
 /// Queue pairs of programs, on one device.
@@ -369,17 +370,6 @@ impl Drop for Owned {
             let _ = switch.join();
         }
     }
-}
-
-/// What takes a queue pair of the software device, at either end of the shared memory, to RTS.
-pub(crate) fn inside(remote_gid: Gid, remote_qp: u32) -> [Transition; 3] {
-    let path = Path { remote_gid, remote_lid: 0, local_gid_index: 0, remote_qp, mtu: Mtu::B4096 };
-    [
-        Transition::Init { port: PORT, access: Access::LOCAL_WRITE },
-        Transition::ReadyToReceive { path, recv_psn: 0, reads_served: 0, min_rnr_timer: RnrTimer(1) },
-        // For ever: a message waits until it is taken.
-        Transition::ReadyToSend { send_psn: 0, timeout: AckTimeout(0), retries: 7, rnr_retries: 7, reads_in_flight: 0 },
-    ]
 }
 
 /// Why there is no queue whose events ring the bell.

@@ -1,7 +1,7 @@
 //! The process that owns devices.
 
 mod desk;
-pub(crate) mod device;
+mod device;
 mod joined;
 mod slots;
 mod switch;

@@ -8,7 +8,7 @@ use fulmen_verbs::{
 };
 
 use super::Core;
-use crate::owner::device::inside;
+use crate::inside::inside;
 use crate::wire::{Ask, Place, Told};
 
 pub(super) struct AttachedPair {
