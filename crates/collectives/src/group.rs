@@ -354,19 +354,25 @@ struct Fate<'a> {
 impl Fate<'_> {
     /// Poisons the group, here and on the peers.
     fn fail(&mut self, error: &CollectiveError) {
-        let cause: Arc<str> = match error {
-            CollectiveError::Poisoned { cause } => cause.clone(),
-            other => other.to_string().into(),
-        };
-        self.poison(cause);
+        match error {
+            // It says which rank failed first.
+            CollectiveError::Poisoned { cause } => self.poison(cause.clone(), cause),
+            other => self.fail_first(other.to_string().into()),
+        }
     }
 
-    fn poison(&mut self, cause: Arc<str>) {
+    /// This rank fails, and not since another one has.
+    fn fail_first(&mut self, cause: Arc<str>) {
+        let told = format!("rank {}: {cause}", self.shared.team.rank());
+        self.poison(cause, &told);
+    }
+
+    fn poison(&mut self, cause: Arc<str>, told: &str) {
         tracing::debug!(call = self.sequence, %cause, "the group is poisoned");
         match &self.shared.path {
             Path::Alone => {}
-            Path::Windows(windows) => windows.poison(self.sequence, &cause),
-            Path::Messages(messages) => messages.poison(self.sequence, &cause),
+            Path::Windows(windows) => windows.poison(self.sequence, told),
+            Path::Messages(messages) => messages.poison(self.sequence, told),
         }
         *self.failed = Some(cause);
     }
@@ -385,7 +391,7 @@ impl Drop for Fate<'_> {
     fn drop(&mut self) {
         if !self.over {
             const CAUSE: &str = "a thread panicked in an operation";
-            self.poison(CAUSE.into());
+            self.fail_first(CAUSE.into());
             self.shared.team.fabric.recorder().failed("group", self.shared.recorded, CAUSE);
         }
     }

@@ -84,7 +84,7 @@ pub fn copy_out_with<T: Element>(from: &Exposed, at: usize, to: &mut [T], stores
         let source = from.as_ptr().add(at).cast_const();
         match T::DTYPE {
             DType::Bool => reduce_raw_with(ReduceOp::Max, DType::Bool, target, &[source], to.len(), stores),
-            _ => stores::copy(source, target, size_of_val(to), stores),
+            _ => stores::copy_out(source, target, size_of_val(to), stores),
         }
     }
 }

@@ -63,6 +63,20 @@ pub(crate) fn prefetch(from: *const u8) {
     let _ = from;
 }
 
+/// Copies `len` bytes out of memory that others write.
+///
+/// # Safety
+/// As [`copy`].
+pub(crate) unsafe fn copy_out(from: *const u8, to: *mut u8, len: usize, stores: Stores) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match stores {
+            Stores::Cached => fulmen_memory::copy_out(from, to, len),
+            Stores::Streaming => copy(from, to, len, stores),
+        }
+    }
+}
+
 /// Copies `len` bytes.
 ///
 /// # Safety

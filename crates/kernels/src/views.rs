@@ -97,7 +97,7 @@ impl<'a> ValuesMut<'a> {
             if self.bools {
                 reduce_raw_with(ReduceOp::Max, DType::Bool, self.start, &[from], self.len, stores);
             } else {
-                stores::copy(from, self.start, self.len, stores);
+                stores::copy_out(from, self.start, self.len, stores);
             }
         }
     }

@@ -3,7 +3,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence};
 
-use crate::{Block, Region};
+use crate::{Block, Region, copy_out};
 
 /// Memory that others may read and write at any time: a device, a peer, another process.
 ///
@@ -110,7 +110,7 @@ impl Exposed {
             // SAFETY: the source lies inside a mapping that this handle keeps, the target is a slice of the caller,
             // and the two cannot overlap since exposed memory has no references. A racing writer can tear the bytes,
             // each of which is valid as `u8` whatever its value.
-            unsafe { std::ptr::copy_nonoverlapping(self.as_ptr().add(at), into.as_mut_ptr(), into.len()) }
+            unsafe { copy_out(self.as_ptr().add(at), into.as_mut_ptr(), into.len()) }
         });
     }
 

@@ -22,6 +22,7 @@
 
 mod block;
 mod chunk;
+mod copy_out;
 mod exposed;
 pub mod kinds;
 mod page;
@@ -31,6 +32,7 @@ mod tlsf;
 
 pub use block::{Block, Plain};
 pub use chunk::ChunkRule;
+pub use copy_out::copy_out;
 pub use exposed::Exposed;
 pub use page::page_size;
 pub use pool::{Pool, PoolError, PoolStats};

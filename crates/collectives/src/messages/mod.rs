@@ -72,7 +72,7 @@ pub(crate) fn lane(ranks: usize) -> usize {
 }
 
 /// The longest text that tells why a rank failed.
-const TEXT: usize = 256;
+const TEXT: usize = 504;
 /// Before it is the sequence of the call in which it did.
 const SEQUENCE: usize = 8;
 const POISON: usize = SEQUENCE + TEXT;
@@ -479,7 +479,7 @@ impl Messages {
                 Failure::Told { sequence: failed, text } if failed <= sequence => {
                     let mut bytes = vec![0; text.min(TEXT)];
                     self.poison.read(start + SEQUENCE, &mut bytes);
-                    let cause = format!("rank {peer}: {}", String::from_utf8_lossy(&bytes));
+                    let cause = String::from_utf8_lossy(&bytes);
                     return Err(CollectiveError::Poisoned { cause: cause.into() });
                 }
                 _ => {}

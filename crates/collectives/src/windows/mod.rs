@@ -322,7 +322,18 @@ impl Windows {
 
     /// Waits until a counter of all peers has reached `value`.
     fn await_counter(&self, ongoing: &mut Ongoing<'_>, counter: Counter, value: u64) -> Result<(), CollectiveError> {
-        self.await_peers(ongoing, |words| words[counter.word()].load(Ordering::Acquire) >= value)
+        self.await_counter_of(ongoing, counter, value, |_| true)
+    }
+
+    /// The same for some of them.
+    fn await_counter_of(
+        &self,
+        ongoing: &mut Ongoing<'_>,
+        counter: Counter,
+        value: u64,
+        of: impl Fn(usize) -> bool,
+    ) -> Result<(), CollectiveError> {
+        self.await_ranks(ongoing, |rank, words| !of(rank) || words[counter.word()].load(Ordering::Acquire) >= value)
     }
 
     /// Waits until all peers are ready, one of them is poisoned, or the fabric sees no hope.
@@ -331,9 +342,17 @@ impl Windows {
         ongoing: &mut Ongoing<'_>,
         ready: impl Fn(&[AtomicU64]) -> bool,
     ) -> Result<(), CollectiveError> {
+        self.await_ranks(ongoing, |_, words| ready(words))
+    }
+
+    fn await_ranks(
+        &self,
+        ongoing: &mut Ongoing<'_>,
+        ready: impl Fn(usize, &[AtomicU64]) -> bool,
+    ) -> Result<(), CollectiveError> {
         let mut next = 0;
         let mut look = || {
-            while next < self.size && (next == self.rank || ready(self.words(next))) {
+            while next < self.size && (next == self.rank || ready(next, self.words(next))) {
                 next += 1;
             }
             next == self.size
@@ -408,6 +427,6 @@ impl Windows {
         let len = self.words(peer)[layout::POISON / 8 + 1].load(Ordering::Relaxed) as usize;
         let mut text = vec![0; len.min(layout::POISON_TEXT_MAX)];
         self.window.peer(peer as u32).read(layout::POISON_TEXT, &mut text);
-        format!("rank {peer}: {}", String::from_utf8_lossy(&text))
+        String::from_utf8_lossy(&text).into_owned()
     }
 }

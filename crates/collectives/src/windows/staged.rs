@@ -1,20 +1,56 @@
 //! Plain memory, in pieces through the ranks' stages.
 
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use fulmen_kernels::{Source, Stores, copy_in_with, reduce_to_exposed};
+use smallvec::SmallVec;
 
 use super::cache::stores_for;
-use super::layout::{self, Counter, PIECE, PIECES};
+use super::layout::{self, Counter, Cut};
 use super::{Ongoing, Progress, Windows};
 use crate::CollectiveError;
 use crate::call::Kind;
 use crate::request::{Request, reduce, sources};
 
+/// By rank, whether this one needs something of it.
+type Givers = SmallVec<[bool; 8]>;
+
 /// Up to so many ranks, each reduces whole pieces for itself: that needs one meeting a piece. With more of them, each
 /// reduces its share of a piece for all.
 const WHOLE: usize = 3;
+
+/// Where systems have larger pages, some are touched more than once.
+const PAGE: usize = 4096;
+
+/// A call's data, cut into pieces. They are counted from call to call.
+#[derive(Clone, Copy)]
+struct Pieces {
+    /// Pieces before this call.
+    base: u64,
+    /// Bytes of the data, and of a piece of it.
+    len: usize,
+    each: usize,
+    cut: Cut,
+}
+
+impl Pieces {
+    fn count(self) -> u64 {
+        self.len.div_ceil(self.each) as u64
+    }
+
+    /// Which bytes of the data a piece of this call has.
+    fn range(self, piece: u64) -> Range<usize> {
+        let start = (piece - self.base) as usize * self.each;
+        start..(start + self.each).min(self.len)
+    }
+
+    /// Where it lies on the stages.
+    fn stage(self, piece: u64) -> usize {
+        self.cut.at(piece)
+    }
+}
 
 impl Windows {
     /// Runs a call on which all have agreed, whatever memory they have.
@@ -27,84 +63,107 @@ impl Windows {
         ongoing: &mut Ongoing<'_>,
         progress: &mut Progress,
     ) -> Result<(), CollectiveError> {
-        let call = request.call;
+        let (kind, base, begun) = (request.call.kind, progress.pieces, Instant::now());
+        if base == 0 {
+            self.touch_stages();
+        }
         let len = request.span();
+        let reduces = matches!(kind, Kind::AllReduce | Kind::Reduce | Kind::ReduceScatter | Kind::Scan);
+        let cut = Cut::of(len, reduces, self.size);
         // Where ranks need different parts, a stage holds a piece of each rank's.
-        let each = match call.kind.is_by_parts() {
+        let each = match kind.is_by_parts() {
             // Whole lines, and at least one element of the longest type.
-            true => (PIECE / self.size / 64 * 64).max(8),
-            false => PIECE,
+            true => (cut.piece / self.size / 64 * 64).max(8),
+            false => cut.piece,
         };
-        let shares = call.kind == Kind::AllReduce && self.size > WHOLE;
+        let pieces = Pieces { base, len, each, cut };
+        let end = base + pieces.count();
+        let shares = kind == Kind::AllReduce && self.size > WHOLE;
         let stores = stores_for(request.touched());
-        let (base, begun) = (progress.pieces, Instant::now());
-        let pace = progress.paces.of(call.kind, len);
+        let pace = progress.paces.of(kind, len);
         let (onto_stage, measured) = pace.next();
-        let pieces = len.div_ceil(each) as u64;
-        let range = |piece: u64| {
-            let start = piece as usize * each;
-            start..(start + each).min(len)
-        };
+        // Who gives all runs ahead as far as there is room, and who only takes has nothing to tell of.
+        let givers: Givers =
+            (0..self.size).map(|peer| !request.needed(peer as u32, self.rank as u32).is_empty()).collect();
+        let gives = !request.contribution().is_empty();
+        let takes = self.peers().any(|peer| givers[peer]);
         let lag = if shares { 2 } else { 1 };
-        for step in 0..pieces + lag {
-            if step < pieces {
-                self.put(request, ongoing, base + step, range(step), onto_stage)?;
+        for piece in base..end + lag {
+            if piece < end && gives {
+                self.put(request, ongoing, pieces, piece, onto_stage)?;
             }
-            if shares && (1..=pieces).contains(&step) {
-                let piece = base + step - 1;
+            if shares && (base + 1..=end).contains(&piece) {
+                let piece = piece - 1;
                 self.await_counter(ongoing, Counter::Posted, piece + 1)?;
-                self.reduce_on_stage(request, piece, range(step - 1).len());
+                self.reduce_on_stage(request, pieces.stage(piece), pieces.range(piece).len());
                 self.count(Counter::Reduced, piece + 1);
             }
-            if let Some(taken) = step.checked_sub(lag) {
-                let piece = base + taken;
+            if let Some(piece) = piece.checked_sub(lag).filter(|piece| *piece >= base) {
                 if shares {
                     self.await_counter(ongoing, Counter::Reduced, piece + 1)?;
-                    self.take_shares(request, piece, range(taken), stores);
+                    self.take_shares(request, pieces.stage(piece), pieces.range(piece), stores);
                 } else {
-                    self.await_counter(ongoing, Counter::Posted, piece + 1)?;
-                    self.take(request, piece, range(taken), stores);
+                    self.await_counter_of(ongoing, Counter::Posted, piece + 1, |peer| givers[peer])?;
+                    self.take(request, pieces.stage(piece), pieces.range(piece), stores);
                 }
-                self.count(Counter::Taken, piece + 1);
+                if takes {
+                    self.count(Counter::Taken, piece + 1);
+                }
             }
         }
-        progress.pieces = base + pieces;
+        for (counter, told) in [(Counter::Posted, gives), (Counter::Taken, takes)] {
+            if !told {
+                self.count(counter, end);
+            }
+        }
+        progress.pieces = end;
         if measured {
             // What one rank writes faster, others may read slower.
-            self.await_counter(ongoing, Counter::Taken, base + pieces)?;
+            self.await_counter(ongoing, Counter::Taken, end)?;
             pace.took(onto_stage, len, begun.elapsed());
         }
         self.check_poison(ongoing.sequence)
     }
 
-    /// Puts this rank's piece on its stage, as soon as nobody needs what lay there.
+    /// The system gives pages when they are first used, which takes longer than what they are used for.
+    fn touch_stages(&self) {
+        let stage = layout::stage();
+        for rank in 0..self.size {
+            for word in self.words(rank)[stage.start / 8..stage.end / 8].iter().step_by(PAGE / 8) {
+                match rank == self.rank {
+                    true => word.store(0, Ordering::Relaxed),
+                    false => _ = word.load(Ordering::Relaxed),
+                }
+            }
+        }
+    }
+
+    /// Puts this rank's piece on its stage, as soon as nobody needs what lay there: what earlier calls had put there has been taken, since
+    /// all have come to this one.
     fn put(
         &self,
         request: &Request<'_>,
         ongoing: &mut Ongoing<'_>,
+        pieces: Pieces,
         piece: u64,
-        range: Range<usize>,
         stores: Stores,
     ) -> Result<(), CollectiveError> {
-        let contribution = request.contribution();
-        if !contribution.is_empty() {
-            self.await_counter(ongoing, Counter::Taken, (piece + 1).saturating_sub(PIECES))?;
-            let (stage, at) = (self.window.local(), layout::stage(piece));
-            let parts = if request.call.kind.is_by_parts() { self.size as u32 } else { 1 };
-            for rank in 0..parts {
-                // All that need all of it need the same.
-                let of = if parts > 1 { request.needed_in(&range, self.rank as u32, rank) } else { range.clone() };
-                let part = &contribution[of.start.min(contribution.len())..of.end.min(contribution.len())];
-                copy_in_with(part, stage, at + rank as usize * range.len(), stores);
-            }
+        self.await_counter(ongoing, Counter::Taken, (piece + 1).saturating_sub(pieces.cut.places))?;
+        let (contribution, range) = (request.contribution(), pieces.range(piece));
+        let (stage, at) = (self.window.local(), pieces.stage(piece));
+        let parts = if request.call.kind.is_by_parts() { self.size as u32 } else { 1 };
+        for rank in (0..parts).filter(|rank| parts == 1 || *rank != self.rank as u32) {
+            // All that need all of it need the same.
+            let of = if parts > 1 { request.needed_in(&range, self.rank as u32, rank) } else { range.clone() };
+            let part = &contribution[of.start.min(contribution.len())..of.end.min(contribution.len())];
+            copy_in_with(part, stage, at + rank as usize * range.len(), stores);
         }
         self.count(Counter::Posted, piece + 1);
         Ok(())
     }
 
     /// Computes this rank's output of a piece from the stages.
-    fn take(&self, request: &mut Request<'_>, piece: u64, range: Range<usize>, stores: Stores) {
-        let at = layout::stage(piece);
+    fn take(&self, request: &mut Request<'_>, at: usize, range: Range<usize>, stores: Stores) {
         // What each rank put there begins with what the range begins with, or holds a part for each rank.
         let before = if request.call.kind.is_by_parts() { at + self.rank * range.len() } else { at };
         request.complete(range, stores, |peer, _| Source::Exposed(self.window.peer(peer), before));
@@ -118,8 +177,8 @@ impl Windows {
     }
 
     /// Reduces this rank's share of a piece, in its own stage: nobody else reads that part of it before.
-    fn reduce_on_stage(&self, request: &Request<'_>, piece: u64, len: usize) {
-        let (call, at, share) = (request.call, layout::stage(piece), self.share(self.rank, len));
+    fn reduce_on_stage(&self, request: &Request<'_>, at: usize, len: usize) {
+        let (call, share) = (request.call, self.share(self.rank, len));
         let stage = |rank: u32| Source::Exposed(self.window.peer(rank), at + share.start);
         let own = stage(self.rank as u32);
         let sources = sources(self.rank as u32, self.size as u32, own, stage);
@@ -128,8 +187,8 @@ impl Windows {
     }
 
     /// Copies all shares of a piece from where they were reduced.
-    fn take_shares(&self, request: &mut Request<'_>, piece: u64, range: Range<usize>, stores: Stores) {
-        let (at, len) = (layout::stage(piece), range.len());
+    fn take_shares(&self, request: &mut Request<'_>, at: usize, range: Range<usize>, stores: Stores) {
+        let len = range.len();
         let mut output = request.output.values();
         for rank in (self.rank..self.size).chain(0..self.rank) {
             let share = self.share(rank, len);

@@ -11,5 +11,6 @@ mod parts;
 mod ranks;
 mod reference;
 mod split;
+mod staged;
 mod started;
 mod world;
