@@ -67,7 +67,7 @@ const PEERS: [Peer; 3] = [
         arguments: &["-genv", "I_MPI_PIN", "0"],
         tcp_arguments: &[],
         tcp_variables: &[("I_MPI_FABRICS", "ofi"), ("FI_PROVIDER", "tcp")],
-        install: "pip install impi-devel impi-rt and name its directory: --peer intel-mpi=VENV/bin",
+        install: "pip install impi-devel impi-rt, set I_MPI_ROOT=VENV, and name its directory: --peer intel-mpi=VENV/bin",
     },
 ];
 

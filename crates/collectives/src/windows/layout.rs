@@ -101,14 +101,15 @@ impl Cut {
     /// For calls of so many ranks, whose data has this length.
     ///
     /// The stage is gone through from piece to piece and from call to call. Most calls go all the way, so that what is written anew is in
-    /// nobody's second-level cache any more: to take it from there costs more than all else. (Measured of two ranks whose processors share the
-    /// last cache, 32 MiB, with second-level caches of 1 MiB: with 4 MiB of stage, broadcasts of 64 KiB to 4 MiB take 0.3 to 0.45 of the time
-    /// that they take with 512 KiB, all-reduces of 16 KiB to 256 KiB 0.5 to 0.7.) Long reductions drive it out by themselves, and need the
-    /// room in the last cache: all-reduces of 4 MiB take 1.4 of the time with 4 MiB of stage.
-    pub(super) fn of(len: usize, reduces: bool, ranks: usize) -> Cut {
+    /// nobody's second-level cache any more: to take it from there costs more than all else. (Measured of two ranks whose processors share
+    /// the last cache, 32 MiB, with second-level caches of 1 MiB: with 4 MiB of stage, broadcasts of 64 KiB to 4 MiB take 0.3 to 0.45 of the
+    /// time that they take with 512 KiB, all-reduces of 16 KiB to 256 KiB 0.5 to 0.7.) Long calls in which all give and take (`mutual`) drive
+    /// it out by themselves, and need the room in the last cache: all-reduces and all-gathers of 4 MiB take 1.3 to 1.4 of the time with 4 MiB
+    /// of stage.
+    pub(super) fn of(len: usize, mutual: bool, ranks: usize) -> Cut {
         let piece = if len <= SHORT { LEAST_PIECE } else { PIECE };
         // Who reads all ranks' stages has more of them in its cache.
-        let way = if reduces && len > LONG { LEAST_WAY } else { (2 * STAGE_LEN / ranks).clamp(LEAST_WAY, STAGE_LEN) };
+        let way = if mutual && len > LONG { LEAST_WAY } else { (2 * STAGE_LEN / ranks).clamp(LEAST_WAY, STAGE_LEN) };
         Cut { piece, places: (way / piece) as u64 }
     }
 

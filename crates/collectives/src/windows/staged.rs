@@ -68,8 +68,8 @@ impl Windows {
             self.touch_stages();
         }
         let len = request.span();
-        let reduces = matches!(kind, Kind::AllReduce | Kind::Reduce | Kind::ReduceScatter | Kind::Scan);
-        let cut = Cut::of(len, reduces, self.size);
+        let mutual = !kind.has_root();
+        let cut = Cut::of(len, mutual, self.size);
         // Where ranks need different parts, a stage holds a piece of each rank's.
         let each = match kind.is_by_parts() {
             // Whole lines, and at least one element of the longest type.
