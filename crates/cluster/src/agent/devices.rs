@@ -38,6 +38,22 @@ impl Nodes {
     fn all(&self) -> MutexGuard<'_, HashMap<Gid, String>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// A node says that it has a device: it is believed, unless another one that is up has said so.
+    fn claim(&self, gid: Gid, node: String) -> Result<(), Unanswered> {
+        let mut all = self.all();
+        let known = all.entry(gid).or_insert_with(|| node.clone());
+        if *known == node { Ok(()) } else { Err(Unanswered::Others { gid, node, known: known.clone() }) }
+    }
+}
+
+/// Why another node's owner gets no answer.
+#[derive(Debug, PartialEq, thiserror::Error)]
+pub(super) enum Unanswered {
+    #[error("no device of this node has the GID {0}")]
+    NotHere(Gid),
+    #[error("node {node} says that the device with the GID {gid} is its own, but it is known as that of node {known}")]
+    Others { gid: Gid, node: String, known: String },
 }
 
 /// The way to other nodes' owners.
@@ -77,17 +93,17 @@ impl Devices {
         self.owner.status()
     }
 
-    /// Answers what another node's owner asks of the device with a GID; None if no device here has it.
-    pub(super) async fn answer(&self, gid: Gid, by: Option<String>, call: Vec<u8>) -> Option<Vec<u8>> {
+    /// Answers what another node's owner asks of the device with a GID.
+    pub(super) async fn answer(&self, gid: Gid, by: Option<String>, call: Vec<u8>) -> Result<Vec<u8>, Unanswered> {
         if !self.owner.has(gid) {
-            return None;
+            return Err(Unanswered::NotHere(gid));
         }
         if let (Some(node), Some(asker)) = (by, Owner::asker(&call)) {
-            self.nodes.all().insert(asker, node);
+            self.nodes.claim(asker, node)?;
         }
         let owner = self.owner.clone();
         // The device takes its time, and it may have to ask back.
-        tokio::task::spawn_blocking(move || owner.answer(&call)).await.ok()
+        tokio::task::spawn_blocking(move || owner.answer(&call)).await.map_err(|_| Unanswered::NotHere(gid))
     }
 
     /// A node is down: a device may not tell.
@@ -155,5 +171,23 @@ async fn ask(cluster: &Cluster, node: &str, gid: Gid, call: &[u8]) -> Result<Opt
         }
         StatusCode::NOT_FOUND => Ok(None),
         status => Err(format!("node {node} refuses with {status}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The device of a node that is up is no other's.
+    #[test]
+    fn nobody_takes_a_device_for_its_own_that_is_anothers() {
+        let (nodes, gid) = (Nodes::default(), Gid([7; 16]));
+        assert_eq!(nodes.claim(gid, "b".into()), Ok(()));
+        assert_eq!(nodes.claim(gid, "b".into()), Ok(()));
+        let refused = nodes.claim(gid, "c".into()).unwrap_err();
+        assert_eq!(refused, Unanswered::Others { gid, node: "c".into(), known: "b".into() });
+        assert!(nodes.claim(Gid([8; 16]), "c".into()).is_ok());
+        nodes.all().remove(&gid);
+        assert_eq!(nodes.claim(gid, "c".into()), Ok(()));
     }
 }

@@ -17,6 +17,7 @@ use tower::ServiceExt;
 
 use super::api::{Role, TokenAnswer, TokenRequest};
 use super::audit::Note;
+use super::devices::Unanswered;
 use super::identity::Admission;
 use super::join::{AdmitError, JoinRequest};
 use super::members::{GUEST, MEMBER};
@@ -29,6 +30,8 @@ use crate::registry::{CarrierError, RegistryError};
 const GATEWAY: &str = "@gateway";
 /// How long the others may take to let a node go.
 const LEAVES: Duration = Duration::from_secs(20);
+/// How long another node may take to answer what is passed on to it: less than programs wait, so that they hear which node it is.
+const ANSWERS: Duration = Duration::from_secs(20);
 
 impl From<RegistryError> for Refused {
     fn from(error: RegistryError) -> Refused {
@@ -165,9 +168,15 @@ pub(super) async fn trunk(
     let gid = Gid(gid.octets());
     let answered = match agent.devices() {
         Some(devices) => devices.answer(gid, caller.node.map(|(name, _)| name), body.to_vec()).await,
-        None => None,
+        None => Err(Unanswered::NotHere(gid)),
     };
-    answered.ok_or_else(|| refuse(StatusCode::NOT_FOUND, format!("no device of this node has the GID {gid}")))
+    answered.map_err(|error| {
+        let status = match error {
+            Unanswered::NotHere(_) => StatusCode::NOT_FOUND,
+            Unanswered::Others { .. } => StatusCode::FORBIDDEN,
+        };
+        refuse(status, error.to_string())
+    })
 }
 
 impl From<PeerError> for Refused {
@@ -214,7 +223,16 @@ pub(super) async fn pass_on(
     let mut sender = agent.cluster.peers.open(&node).await?;
     let (parts, body) = request.into_parts();
     let body = body.map_err(std::io::Error::other).boxed_unsync();
-    let response = sender.send_request(hyper::Request::from_parts(parts, body)).await;
+    // What is written to standard input takes as long as it takes.
+    let limit = if rest.ends_with("/stdin") { Duration::MAX } else { ANSWERS };
+    let response = tokio::time::timeout(limit, sender.send_request(hyper::Request::from_parts(parts, body))).await;
+    let response = response.map_err(|_| {
+        let problem = format!(
+            "node {node} has not answered for {} s, and its connections are open: its agent may be stopped",
+            ANSWERS.as_secs()
+        );
+        refuse(StatusCode::GATEWAY_TIMEOUT, problem)
+    })?;
     let response = response.map_err(|error| {
         let problem = format!("node {node} went away ({error}): it may be down, or cut off from here");
         refuse(StatusCode::BAD_GATEWAY, problem)
