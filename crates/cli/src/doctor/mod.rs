@@ -3,6 +3,7 @@
 //! Every check ends: whatever calls into a library or a driver runs in a child process with a time limit ([`ask`]).
 
 mod ask;
+mod cluster;
 mod devices;
 mod facts;
 mod gpu;
@@ -19,8 +20,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use fulmen::parts::collectives::plan::Links;
 use fulmen::{Options, TCP};
 
+use crate::agent::Which;
 use crate::output::{NOBODY_LISTENS, show};
 use crate::run::positive_seconds;
 use ask::Asker;
@@ -47,6 +50,8 @@ pub struct Args {
     /// The address where ranks meet: look whether it can be reached from here, and which version answers there.
     #[arg(long, value_name = "ADDRESS:PORT", env = "FULMEN_COORDINATOR")]
     coordinator: Option<String>,
+    #[command(flatten)]
+    which: Which,
     /// Where to look for /proc, /sys, /dev and /run.
     #[arg(long, hide = true, default_value = "/")]
     root: PathBuf,
@@ -74,13 +79,14 @@ pub fn doctor(args: Args) -> anyhow::Result<ExitCode> {
     };
     let device = device.filter(|name| name != "any");
     let (options, address) = options();
-    let mut checks = vec![system::version(&root), options, shared_memory(&asker), rdma];
+    let mut checks = vec![system::version(&root), options, link_file(), shared_memory(&asker), rdma];
     let listed = library::checks(&asker, wanted, &mut checks);
     Survey { asker: &asker, root: &root, peers: args.peers }.checks(&listed, device.as_deref(), &mut checks);
     checks.extend(gpu::checks(&asker, &root, &listed));
     checks.extend([system::single_copy(&root), system::huge_pages(&root), system::clock(&root)]);
     checks.push(tcp::check(address, args.coordinator.as_deref(), &asker));
     checks.extend(network::checks(args.coordinator.as_deref(), &asker));
+    checks.push(cluster::check(&args.which, args.patience));
     let report = Report::new(checks);
     let text = if args.json { serde_json::to_string(&report)? + "\n" } else { report.describe() };
     let heard = show(&text).map_err(|error| anyhow::anyhow!("the output is not complete: {error}"))?;
@@ -115,6 +121,26 @@ fn options() -> (Check, Option<IpAddr>) {
         }
     };
     (check, address)
+}
+
+/// Whether the links by which operations are to choose their algorithm are such.
+fn link_file() -> Check {
+    const NAME: &str = "link file";
+    let Some(file) = chosen("FULMEN_LINKS") else {
+        return Check::not_applicable(NAME, "FULMEN_LINKS names none: operations choose by figures of usual links");
+    };
+    match Links::load(&file) {
+        Ok(links) => {
+            let most = links.most_ranks().map_or(String::new(), |most| format!(", for up to {most} ranks"));
+            Check::ok(NAME, format!("{file} has figures{most}, by which operations choose"))
+        }
+        Err(error) => {
+            let known = Links::known().collect::<Vec<_>>().join(", ");
+            let fix =
+                format!("write one (`fulmen plan all-reduce --save FILE`), or name one that is built in: {known}");
+            Check::failure(NAME, error.to_string(), fix)
+        }
+    }
 }
 
 /// Whether ranks of this host can map one another's memory.

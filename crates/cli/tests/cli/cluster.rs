@@ -326,6 +326,18 @@ fn the_coordinator_dies_and_comes_back() {
 #[test]
 fn of_two_nodes_one_says_what_it_cannot_know() {
     let [one, two] = Node::cluster(["one", "two"]);
+    // Stopped, it is as if it were cut off: whoever asks for it is told, and does not wait for it.
+    let agent = two.agent();
+    kill_process(agent, Signal::STOP).unwrap();
+    refused(&one.run("ps", &["--node", "two"]), 1, "node two is not reached");
+    let doctor = two.run("doctor", &["--patience", "0.5"]);
+    assert!(doctor.code == Some(2) && doctor.out.contains("it has not answered for 0.5 s"), "{}", doctor.out);
+    let doctor = one.run("doctor", &[]).out;
+    assert!(doctor.contains("node one is not in touch with a majority"), "{doctor}");
+    kill_process(agent, Signal::CONT).unwrap();
+    wait_until("it to be seen again", || one.status()["cluster"]["in_touch"] == true);
+    let doctor = one.run("doctor", &[]).out;
+    assert!(doctor.contains("node one is up"), "{doctor}");
     let place = two.kill();
     wait_until("it to notice", || one.status()["cluster"]["in_touch"] == false);
     assert!(one.states().contains(&("two".into(), "unknown".into())), "{:?}", one.states());

@@ -6,9 +6,10 @@ use serde_json::Value;
 
 use crate::setup::{ROCE, Setup};
 
-const NAMES: [&str; 22] = [
+const NAMES: [&str; 24] = [
     "system",
     "options",
+    "link file",
     "shared memory",
     "rdma",
     "library",
@@ -29,6 +30,7 @@ const NAMES: [&str; 22] = [
     "tcp",
     "coordinator",
     "version",
+    "agent",
 ];
 
 #[test]

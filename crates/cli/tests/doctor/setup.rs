@@ -125,6 +125,8 @@ impl Setup {
         let mut command = Command::new("/bin/sh");
         command.arg("-c").arg(format!("{}exec \"$@\"", self.before)).arg("sh");
         command.args([FULMEN, "doctor", "--root"]).arg(self.directory.path().join("root"));
+        // Not the agent of who runs the tests.
+        command.arg("--state").arg(self.directory.path().join("state"));
         command.args(&self.arguments).args(more);
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("FULMEN_")) {
             command.env_remove(name);

@@ -32,6 +32,19 @@ fn options_that_mean_nothing_are_told() {
 }
 
 #[test]
+fn a_link_file_is_one_or_not() {
+    for (file, outcome, words) in [
+        ("roce-fat-tree", "ok", "has figures"),
+        ("/no/such/links", "failure", "cannot read the link file"),
+        ("/dev/null", "failure", "is no link file"),
+    ] {
+        let Some(setup) = Setup::new(ROCE) else { return };
+        let fix: &[&str] = if outcome == "ok" { &[] } else { &["fulmen plan", "thunderbolt5-mesh-4"] };
+        setup.variable("FULMEN_LINKS", file).report().says("link file", outcome, &[file, words], fix);
+    }
+}
+
+#[test]
 fn no_process_may_look_into_another() {
     let report = report(Setup::without_library().file("proc/sys/kernel/yama/ptrace_scope", "3"));
     report.says("single copy", "warning", &["ptrace_scope is 3", "debugger"], &["ptrace_scope to 1", "restart"]);
