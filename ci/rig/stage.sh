@@ -3,17 +3,17 @@
 # Optimized, since each instruction of the guest is emulated.
 as=(--release --message-format=json-render-diagnostics)
 
-# stage_command DIR: the command and the examples.
+# stage_command DIR: the command, of the same features as by itself, so that it is not built twice.
 stage_command() {
-    cargo build "${as[@]}" -p fulmen-cli --bin fulmen -p fulmen --examples >"$rig/build.json" || return 1
+    cargo build "${as[@]}" -p fulmen-cli --bin fulmen >"$rig/build.json" || return 1
     lay_out "$1"
 }
 
-# stage DIR: also the tests. They look for examples beside their own directory.
+# stage DIR: also the tests, and the examples. Tests look for them beside their own directory.
 stage() {
     stage_command "$1" || return 1
     cargo test "${as[@]}" --no-run -p fulmen-system -p fulmen-fabric -p fulmen-cluster -p fulmen -p fulmen-memory \
-        --test kinds --test conformance --test processes --test recovery --test sync >"$rig/build.json" || return 1
+        --examples --test kinds --test conformance --test processes --test recovery --test sync >"$rig/build.json" || return 1
     lay_out "$1"
     local path
     for path in fulmen tests/{memory-kinds,system-conformance,fabric-conformance,cluster-sync,fulmen-processes,fulmen-recovery} examples/all_reduce; do
