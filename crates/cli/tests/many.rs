@@ -35,7 +35,7 @@ fn is_right(op: &str, ranks: u32, options: &[&str]) {
 
 #[test]
 fn many_ranks_are_right_by_tcp() {
-    is_right("all-reduce", ranks(18, 64), &["--device=tcp"]);
+    is_right("all-reduce", ranks(18, 40), &["--device=tcp"]);
 }
 
 #[test]

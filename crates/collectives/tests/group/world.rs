@@ -70,7 +70,7 @@ pub fn run_over_hosts<T: Send>(profile: Profile, size: u32, body: impl Fn(&Group
 
 /// How many times a random test goes round: more in the full tier.
 pub fn rounds(few: u64) -> u64 {
-    if std::env::var("FULMEN_TEST_TIER").is_ok_and(|tier| tier == "full") { few * 10 } else { few }
+    if std::env::var("FULMEN_TEST_TIER").is_ok_and(|tier| tier == "full") { few * 4 } else { few }
 }
 
 /// Numbers that look random, the same for the same seed.
