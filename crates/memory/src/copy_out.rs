@@ -52,6 +52,11 @@ mod tests {
     use super::*;
 
     proptest::proptest! {
+        #![proptest_config(proptest::prelude::ProptestConfig {
+            cases: if cfg!(miri) { 4 } else { 256 },
+            failure_persistence: None,
+            ..proptest::prelude::ProptestConfig::default()
+        })]
         #[test]
         fn every_byte_is_copied_and_no_other(from in 0..130usize, to in 0..130usize, len in 0..10_000usize) {
             let source: Vec<u8> = (0..from + len).map(|at| (at * 7 + at / 251) as u8 | 1).collect();

@@ -14,8 +14,8 @@ use crate::CollectiveError;
 use crate::call::Kind;
 use crate::request::{Request, reduce, sources};
 
-/// By rank, whether this one needs something of it.
-type Givers = SmallVec<[bool; 8]>;
+/// Some of the ranks: for each of them, whether it is one.
+type Ranks = SmallVec<[bool; 8]>;
 
 /// Up to so many ranks, each reduces whole pieces for itself: that needs one meeting a piece. With more of them, each
 /// reduces its share of a piece for all.
@@ -82,15 +82,16 @@ impl Windows {
         let stores = stores_for(request.touched());
         let pace = progress.paces.of(kind, len);
         let (onto_stage, measured) = pace.next();
-        // Who gives all runs ahead as far as there is room, and who only takes has nothing to tell of.
-        let givers: Givers =
-            (0..self.size).map(|peer| !request.needed(peer as u32, self.rank as u32).is_empty()).collect();
-        let gives = !request.contribution().is_empty();
-        let takes = self.peers().any(|peer| givers[peer]);
+        // Who gives all runs ahead as far as there is room, and who only takes has nothing to tell of. They wait for none but those with
+        // whom they have to do: others may wait for them.
+        let needs = |of: usize, by: usize| of != by && !request.needed(of as u32, by as u32).is_empty();
+        let givers: Ranks = (0..self.size).map(|peer| needs(peer, self.rank)).collect();
+        let takers: Ranks = (0..self.size).map(|peer| needs(self.rank, peer)).collect();
+        let (gives, takes) = (takers.contains(&true), givers.contains(&true));
         let lag = if shares { 2 } else { 1 };
         for piece in base..end + lag {
             if piece < end && gives {
-                self.put(request, ongoing, pieces, piece, onto_stage)?;
+                self.put(request, ongoing, (pieces, piece), &takers, onto_stage)?;
             }
             if shares && (base + 1..=end).contains(&piece) {
                 let piece = piece - 1;
@@ -144,11 +145,12 @@ impl Windows {
         &self,
         request: &Request<'_>,
         ongoing: &mut Ongoing<'_>,
-        pieces: Pieces,
-        piece: u64,
+        (pieces, piece): (Pieces, u64),
+        takers: &[bool],
         stores: Stores,
     ) -> Result<(), CollectiveError> {
-        self.await_counter(ongoing, Counter::Taken, (piece + 1).saturating_sub(pieces.cut.places))?;
+        let taken = (piece + 1).saturating_sub(pieces.cut.places);
+        self.await_counter_of(ongoing, Counter::Taken, taken, |peer| takers[peer])?;
         let (contribution, range) = (request.contribution(), pieces.range(piece));
         let (stage, at) = (self.window.local(), pieces.stage(piece));
         let parts = if request.call.kind.is_by_parts() { self.size as u32 } else { 1 };

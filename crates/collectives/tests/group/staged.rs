@@ -41,6 +41,28 @@ fn plain_memory_passes_whole_whatever_came_before() {
                 let mut to = vec![0; part];
                 group.reduce_scatter(&from, &mut to, ReduceOp::Sum).unwrap();
                 assert!((0..part).all(|at| to[at] == sum(rank * part + at)), "reduce_scatter {turn} of {size}");
+
+                // Some only give, and some only take.
+                let mut data = vector(rank, turn, count);
+                group.scan(&mut data, ReduceOp::Sum).unwrap();
+                let before = |at| (0..=rank).map(|rank| element(rank, turn, at)).fold(0, u32::wrapping_add);
+                assert!((0..count).all(|at| data[at] == before(at)), "scan {turn} of {size}");
+
+                let mut data = vector(rank, turn, count);
+                group.reduce(&mut data, ReduceOp::Sum, root as u32).unwrap();
+                assert!(rank != root || (0..count).all(|at| data[at] == sum(at)), "reduce {turn} of {size}");
+
+                let given = vector(rank, turn, count);
+                let mut all = vec![0; if rank == root { count * size } else { 0 }];
+                group.gather(&given, &mut all, root as u32).unwrap();
+                assert!(
+                    (0..all.len()).all(|at| all[at] == element(at / count, turn, at % count)),
+                    "gather {turn} of {size}"
+                );
+
+                let mut mine = vec![0; count];
+                group.scatter(&all, &mut mine, root as u32).unwrap();
+                assert_eq!(mine, given, "scatter {turn} of {size}");
             }
         });
     }
