@@ -145,7 +145,7 @@ impl Client {
     /// Starts a process that goes on by itself.
     ///
     /// # Errors
-    /// [`ClientError`]: then it was not started, unless the agent is [gone](ClientError::Gone).
+    /// [`ClientError`]: then it was not started, unless the agent is [gone](ClientError::Gone), or another node did not answer in time.
     pub async fn detach(&self, request: SpawnRequest) -> Result<Process, ClientError> {
         let request = SpawnRequest { detach: true, ..request };
         answer(self.post(&format!("{}/processes", self.base), json(&request)?).await?).await

@@ -228,7 +228,7 @@ pub(super) async fn pass_on(
     let response = tokio::time::timeout(limit, sender.send_request(hyper::Request::from_parts(parts, body))).await;
     let response = response.map_err(|_| {
         let problem = format!(
-            "node {node} has not answered for {} s, and its connections are open: its agent may be stopped",
+            "node {node} has not answered for {} s, and whether it has done this is not known: its agent may be stopped",
             ANSWERS.as_secs()
         );
         refuse(StatusCode::GATEWAY_TIMEOUT, problem)
