@@ -12,8 +12,10 @@ stage_command() {
 # stage DIR: also the tests, and the examples. Tests look for them beside their own directory.
 stage() {
     stage_command "$1" || return 1
+    cargo build "${as[@]}" -p fulmen --examples >"$rig/build.json" || return 1
+    lay_out "$1"
     cargo test "${as[@]}" --no-run -p fulmen-system -p fulmen-fabric -p fulmen-cluster -p fulmen -p fulmen-memory \
-        --examples --test kinds --test conformance --test processes --test recovery --test sync >"$rig/build.json" || return 1
+        --test kinds --test conformance --test processes --test recovery --test sync >"$rig/build.json" || return 1
     lay_out "$1"
     local path
     for path in fulmen tests/{memory-kinds,system-conformance,fabric-conformance,cluster-sync,fulmen-processes,fulmen-recovery} examples/all_reduce; do
