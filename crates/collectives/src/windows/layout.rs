@@ -105,11 +105,15 @@ impl Cut {
     /// the last cache, 32 MiB, with second-level caches of 1 MiB: with 4 MiB of stage, broadcasts of 64 KiB to 4 MiB take 0.3 to 0.45 of the
     /// time that they take with 512 KiB, all-reduces of 16 KiB to 256 KiB 0.5 to 0.7.) Long calls in which all give and take (`mutual`) drive
     /// it out by themselves, and need the room in the last cache: all-reduces and all-gathers of 4 MiB take 1.3 to 1.4 of the time with 4 MiB
-    /// of stage.
-    pub(super) fn of(len: usize, mutual: bool, ranks: usize) -> Cut {
-        let piece = if len <= SHORT { LEAST_PIECE } else { PIECE };
+    /// of stage. So do they where ranks share processors, and there each piece costs a change of ranks; `busy` says that they do not.
+    pub(super) fn of(len: usize, mutual: bool, ranks: usize, busy: bool) -> Cut {
+        let crowded = mutual && !busy;
+        let piece = if len <= SHORT && !crowded { LEAST_PIECE } else { PIECE };
         // Who reads all ranks' stages has more of them in its cache.
-        let way = if mutual && len > LONG { LEAST_WAY } else { (2 * STAGE_LEN / ranks).clamp(LEAST_WAY, STAGE_LEN) };
+        let way = match mutual && len > LONG || crowded {
+            true => LEAST_WAY,
+            false => (2 * STAGE_LEN / ranks).clamp(LEAST_WAY, STAGE_LEN),
+        };
         Cut { piece, places: (way / piece) as u64 }
     }
 

@@ -69,7 +69,7 @@ impl Windows {
         }
         let len = request.span();
         let mutual = !kind.has_root();
-        let cut = Cut::of(len, mutual, self.size);
+        let cut = Cut::of(len, mutual, self.size, self.busy);
         // Where ranks need different parts, a stage holds a piece of each rank's.
         let each = match kind.is_by_parts() {
             // Whole lines, and at least one element of the longest type.
