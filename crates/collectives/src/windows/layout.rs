@@ -9,6 +9,8 @@
 //! 36864    the stage: pieces of plain memory
 //! ```
 
+use std::ops::Range;
+
 /// A pair of lines: processors fetch lines in pairs, so that words of different uses lie this far apart.
 pub(super) const PAIR: usize = 128;
 
@@ -109,11 +111,7 @@ impl Cut {
     pub(super) fn of(len: usize, mutual: bool, ranks: usize, busy: bool) -> Cut {
         let crowded = mutual && !busy;
         let piece = if len <= SHORT && !crowded { LEAST_PIECE } else { PIECE };
-        // Who reads all ranks' stages has more of them in its cache.
-        let way = match mutual && len > LONG || crowded {
-            true => LEAST_WAY,
-            false => (2 * STAGE_LEN / ranks).clamp(LEAST_WAY, STAGE_LEN),
-        };
+        let way = if mutual && len > LONG || crowded { LEAST_WAY } else { longest_way(ranks) };
         Cut { piece, places: (way / piece) as u64 }
     }
 
@@ -129,10 +127,39 @@ const LEAST_PIECE: usize = 32 << 10;
 const PIECE: usize = 64 << 10;
 const LEAST_WAY: usize = 512 << 10;
 
-/// Where the stage lies.
-pub(super) const fn stage() -> std::ops::Range<usize> {
-    STAGE..LEN
+/// Bytes of a stage that so many ranks go over. Who reads the stages of more has more of them in its cache.
+fn longest_way(ranks: usize) -> usize {
+    (2 * STAGE_LEN / ranks).clamp(LEAST_WAY, STAGE_LEN)
+}
+
+/// What so many ranks use of a stage.
+pub(super) fn stage(ranks: usize) -> Range<usize> {
+    STAGE..STAGE + longest_way(ranks)
 }
 
 /// Bytes of a rank's part.
 pub(super) const LEN: usize = STAGE + STAGE_LEN;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_under_way_lie_apart_and_on_the_stage() {
+        for ranks in 2..=1024 {
+            let stage = stage(ranks);
+            assert!(stage.end <= LEN && stage.len() >= LEAST_WAY, "{ranks} ranks");
+            for (len, mutual, busy) in [8 << 10, SHORT, SHORT + 1, LONG, LONG + 1].into_iter().flat_map(|len| {
+                [(true, true), (true, false), (false, true), (false, false)].map(|(mutual, busy)| (len, mutual, busy))
+            }) {
+                let cut = Cut::of(len, mutual, ranks, busy);
+                // One is put while another is reduced, a third one taken, and a fourth one waited for.
+                assert!(cut.places >= 4, "{ranks} ranks");
+                let mut places: Vec<usize> = (7..7 + cut.places).map(|piece| cut.at(piece)).collect();
+                places.sort_unstable();
+                assert!(places[0] >= stage.start && places[places.len() - 1] + cut.piece <= stage.end, "{ranks} ranks");
+                assert!(places.windows(2).all(|pair| pair[1] - pair[0] >= cut.piece), "{ranks} ranks");
+            }
+        }
+    }
+}

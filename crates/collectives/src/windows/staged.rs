@@ -118,9 +118,10 @@ impl Windows {
             }
         }
         progress.pieces = end;
+        // Whoever is done could leave now, and those that still wait for others would take it for lost.
+        self.await_counter(ongoing, Counter::Taken, end)?;
         if measured {
             // What one rank writes faster, others may read slower.
-            self.await_counter(ongoing, Counter::Taken, end)?;
             pace.took(onto_stage, len, begun.elapsed());
         }
         self.check_poison(ongoing.sequence)
@@ -128,7 +129,7 @@ impl Windows {
 
     /// The system gives pages when they are first used, which takes longer than what they are used for.
     fn touch_stages(&self) {
-        let stage = layout::stage();
+        let stage = layout::stage(self.size);
         for rank in 0..self.size {
             for word in self.words(rank)[stage.start / 8..stage.end / 8].iter().step_by(PAGE / 8) {
                 match rank == self.rank {

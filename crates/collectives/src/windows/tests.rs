@@ -113,3 +113,18 @@ fn who_comes_last_wakes_the_others_before_its_long_work() {
         }
     });
 }
+
+/// Rank 0 of a scan takes nothing. It is done before rank 1 has begun, for which rank 2 waits.
+#[test]
+fn whoever_is_done_early_does_not_leave_those_that_wait_for_others() {
+    start(3, None, |fabric| {
+        let group = Group::new(fabric).unwrap();
+        group.barrier().unwrap();
+        if group.rank() == 1 {
+            hold(|_| std::thread::sleep(Duration::from_millis(500)));
+        }
+        let mut data = vec![1f32; 4 * COUNT];
+        group.scan(&mut data, ReduceOp::Sum).unwrap();
+        assert!(data.iter().all(|sum| *sum == (group.rank() + 1) as f32));
+    });
+}
