@@ -5,7 +5,7 @@
 //!
 //! - little of it is in the announcements or in slots beside them, and each rank computes for itself;
 //! - between buffers, ranks work straight on each other's memory ([`direct`]), count *done*, and return when all have;
-//! - plain memory goes in pieces through the stages ([`staged`]).
+//! - plain memory goes in pieces through the stages ([`staged`]), and ranks return when all have taken what they need.
 //!
 //! A rank that fails marks its part as poisoned before it returns. Whoever waits looks at the marks, and looks once more
 //! after the last wait: a rank that was stopped in the middle of a call, while the others gave up on it and used their
