@@ -11,13 +11,27 @@ const LONG: usize = 2 << 10;
 /// # Safety
 /// `from` may be read and `to` written for `len` bytes, and they do not overlap. Somebody else may write what is read meanwhile: then it is
 /// torn.
-#[inline]
+#[inline(always)]
 pub unsafe fn copy_out(from: *const u8, to: *mut u8, len: usize) {
     #[cfg(target_arch = "x86_64")]
-    if len >= LONG && is_x86_feature_detected!("avx2") {
+    if len >= LONG {
+        // SAFETY: the caller's promise.
+        return unsafe { copy_long(from, to, len) };
+    }
+    // SAFETY: the caller's promise.
+    unsafe { std::ptr::copy_nonoverlapping(from, to, len) }
+}
+
+/// Apart, so that what is short is not held up.
+///
+/// # Safety
+/// As [`copy_out`].
+#[cfg(target_arch = "x86_64")]
+#[inline(never)]
+unsafe fn copy_long(from: *const u8, to: *mut u8, len: usize) {
+    if is_x86_feature_detected!("avx2") {
         // SAFETY: the caller's promise, and the processor has these instructions.
-        unsafe { copy_long(from, to, len) };
-        return;
+        return unsafe { copy_by_lines(from, to, len) };
     }
     // SAFETY: the caller's promise.
     unsafe { std::ptr::copy_nonoverlapping(from, to, len) }
@@ -27,7 +41,7 @@ pub unsafe fn copy_out(from: *const u8, to: *mut u8, len: usize) {
 /// As [`copy_out`], with a line at least; the processor has AVX2.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-unsafe fn copy_long(from: *const u8, to: *mut u8, len: usize) {
+unsafe fn copy_by_lines(from: *const u8, to: *mut u8, len: usize) {
     use std::arch::x86_64::{__m256i, _mm256_loadu_si256, _mm256_storeu_si256};
     const LINE: usize = 64;
     // SAFETY: the line at `at` lies inside, as each caller below sees to.

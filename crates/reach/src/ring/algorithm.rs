@@ -1,6 +1,6 @@
 //! Both sides of the ring over any words, so that loom can put its own beneath them.
 
-use super::{HEAD, Layout, RingError};
+use super::{HEAD, Layout, RingError, SLOTS_AT};
 use crate::shared::LINE;
 
 /// The ring's shared words and bytes. Slots are named by positions, which count on for ever and are reduced to the
@@ -84,6 +84,11 @@ impl<W: Words> Writer<W> {
 
     pub(super) fn max_frame(&self) -> usize {
         self.geometry.max_frame
+    }
+
+    /// How far the ring's memory has been used once a frame of `len` bytes more is written.
+    pub(super) fn extent(&self, len: usize) -> usize {
+        SLOTS_AT + (self.position + slots_of(len)).min(self.geometry.slots) as usize * LINE
     }
 
     /// Whether a frame of `len` bytes may be written now.

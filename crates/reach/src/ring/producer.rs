@@ -26,6 +26,13 @@ impl Producer {
         self.writer.max_frame()
     }
 
+    /// How many bytes of the memory, from its start on, have ever been used once another frame of `len` bytes is written.
+    #[inline]
+    #[must_use]
+    pub fn extent(&self, len: usize) -> usize {
+        self.writer.extent(len)
+    }
+
     /// Writes one frame made of several pieces, one after the other; false if there is no room for it now.
     ///
     /// # Errors

@@ -1,14 +1,15 @@
 //! Links over memory that ranks share.
 //!
 //! Each rank has one *control region*, which all others map. It begins with the rank's doorbell; then come one word for
-//! each rank, which its owner sets when it *gives up* its link to that rank, and as many rings as there are ranks, by the
-//! rank that writes into them. A ring has room for all frames that credits allow. Last comes its area for one-sided
-//! operations.
+//! each rank, which its owner sets when it *gives up* its link to that rank, and two [rings](rings) for each rank that
+//! writes into them. They have room for all frames that credits allow. Last comes its area for one-sided operations.
 //!
 //! A receiver copies out of memory that its sender offered and keeps until it hears of the end. A sender that does not
 //! wait any longer (it takes the receiver for lost, since it has been stopped for long) sets the word before the memory
 //! serves for anything else; a receiver looks at the word after its copy, so that it never takes other bytes for the
 //! message. The word also tells a rank that was stopped that nobody reads its ring any more.
+
+mod rings;
 
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -16,7 +17,8 @@ use std::time::Duration;
 
 use fulmen_memory::{Exposed, page_size};
 use fulmen_reach::Doorbell;
-use fulmen_reach::ring::{Consumer, INLINE, Layout, Producer, RingError};
+use fulmen_reach::ring::RingError;
+use rings::{Incoming, Outgoing, Rings};
 
 use super::check::{self, TRAILER};
 use super::{Broken, Parker, Wire};
@@ -30,8 +32,6 @@ use crate::options::Flow;
 const DOORBELL: usize = 0;
 /// Where the words for given-up links begin: two cache lines on, since processors fetch them in pairs.
 const GIVEN_UP: usize = 128;
-/// Bytes of a ring's slot, and of its head word.
-const SLOT: usize = 64;
 
 /// How a link over shared memory is set up.
 pub(crate) fn config(flow: &Flow, verify: bool) -> Config {
@@ -47,12 +47,11 @@ pub(crate) fn config(flow: &Flow, verify: bool) -> Config {
     }
 }
 
-/// A ring for the frames that credits allow, and the short Credit frames that need none.
-fn ring(flow: &Flow) -> Layout {
+/// The rings from one of so many ranks to another one.
+fn link(size: u32, flow: &Flow) -> Rings {
     let config = config(flow, false);
-    let per_frame = (config.frame + SLOT - INLINE).div_ceil(SLOT) * SLOT;
-    let credits = usize::from(config.credits);
-    Layout::new(credits * per_frame + (config.receive_buffers() - credits) * SLOT)
+    // Credit frames need no credit, and are short.
+    Rings::new(size, flow, config.receive_buffers() - usize::from(config.credits))
 }
 
 /// Where the rings of so many ranks begin.
@@ -62,7 +61,7 @@ fn rings(size: u32) -> usize {
 
 /// Where the area for one-sided operations begins.
 fn onesided(size: u32, flow: &Flow) -> usize {
-    (rings(size) + size as usize * ring(flow).size()).next_multiple_of(128)
+    rings(size) + size as usize * link(size, flow).size()
 }
 
 /// Bytes of a control region.
@@ -100,10 +99,10 @@ impl Parker for Doorbell {
     }
 }
 
-/// Two rings and the peer's doorbell.
+/// The rings of both directions and the peer's doorbell.
 pub(crate) struct ReachWire {
-    incoming: Consumer,
-    outgoing: Producer,
+    incoming: Incoming,
+    outgoing: Outgoing,
     bell: Doorbell,
     /// This rank has given the link up.
     given_up: Exposed,
@@ -125,14 +124,14 @@ impl ReachWire {
         neighbours: Arc<Neighbours>,
     ) -> Result<ReachWire, RingError> {
         let flow = &options.flow;
-        let (first, len) = (rings(size), ring(flow).size());
-        let ring = |control: &Exposed, writer: u32| {
-            let at = first + writer as usize * len;
-            control.slice(at..at + len)
+        let (first, link) = (rings(size), link(size, flow));
+        let memory = |control: &Exposed, writer: u32| {
+            let at = first + writer as usize * link.size();
+            control.slice(at..at + link.size())
         };
         Ok(ReachWire {
-            incoming: Consumer::new(ring(own, peer))?,
-            outgoing: Producer::new(ring(theirs, rank))?,
+            incoming: link.incoming(&memory(own, peer))?,
+            outgoing: link.outgoing(&memory(theirs, rank))?,
             bell: doorbell(theirs),
             given_up: given_up(own, peer),
             peer_gave_up: given_up(theirs, rank),
@@ -150,6 +149,11 @@ impl Wire for ReachWire {
         // Looked at before the frames, so that all that came before are taken.
         let over = self.is_given_up();
         while let Some(frame) = self.incoming.peek()? {
+            if frame.is_empty() {
+                frame.release();
+                self.incoming.turn();
+                continue;
+            }
             if self.verify {
                 link.receive(&check::strip(&frame)?, lent)?;
             } else {
@@ -163,13 +167,14 @@ impl Wire for ReachWire {
         }
         while let Some(frame) = link.transmit(lent) {
             let header = frame.header.as_bytes();
-            let body = match &frame.body {
-                Body::Empty => 0,
-                Body::Packed => link.packed().len(),
-                Body::Memory(_, range) | Body::Lent(_, range) => range.len(),
+            let (body, message) = match &frame.body {
+                Body::Empty => (0, 0),
+                Body::Packed => (link.packed().len(), 0),
+                Body::Memory(op, range) => (range.len(), link.memory(*op).len()),
+                Body::Lent(op, range) => (range.len(), lent.source(*op).map_or(0, <[u8]>::len)),
             };
             let trailer = if self.verify { TRAILER } else { 0 };
-            let Some(mut room) = self.outgoing.reserve(header.len() + body + trailer)? else { break };
+            let Some(mut room) = self.outgoing.reserve(header.len() + body + trailer, message)? else { break };
             room.write(header);
             let mut crc = if self.verify { checksum::append(0, header, 0) } else { 0 };
             match &frame.body {
