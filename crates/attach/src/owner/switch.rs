@@ -118,18 +118,25 @@ impl Switch {
 
     /// Does what there is to do: whether there was anything. An error if the owner has gone.
     fn work(&mut self) -> Result<bool, ()> {
+        // In this order: who sends to a queue pair has heard of it, so that this thread was told of it before the message came.
+        let mut batch = [Completion::BLANK; BATCH];
+        let came = self.look_outside(&mut batch);
+        let mut any = self.obey_all()?;
+        any |= self.take_outside(&batch[..came]);
+        any |= self.take_inside();
+        Ok(any)
+    }
+
+    fn obey_all(&mut self) -> Result<bool, ()> {
         let mut any = false;
         loop {
             match self.commands.try_recv() {
                 Ok(command) => self.obey(command),
-                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Empty) => return Ok(any),
                 Err(TryRecvError::Disconnected) => return Err(()),
             }
             any = true;
         }
-        any |= self.take_outside();
-        any |= self.take_inside();
-        Ok(any)
     }
 
     fn obey(&mut self, command: Command) {
@@ -178,23 +185,23 @@ impl Switch {
 
     // What comes over trunks.
 
-    fn take_outside(&mut self) -> bool {
-        let mut batch = [Completion::BLANK; BATCH];
-        let count = match self.queues.outside.poll(&mut batch) {
-            Ok(count) => count,
-            Err(error) => {
-                let all: Vec<u32> = self.trunks.keys().copied().collect();
-                all.into_iter().for_each(|trunk| self.cut(trunk, &error.to_string()));
-                0
-            }
-        };
-        for completion in &batch[..count] {
+    /// How much the device says.
+    fn look_outside(&mut self, batch: &mut [Completion]) -> usize {
+        self.queues.outside.poll(batch).unwrap_or_else(|error| {
+            let all: Vec<u32> = self.trunks.keys().copied().collect();
+            all.into_iter().for_each(|trunk| self.cut(trunk, &error.to_string()));
+            0
+        })
+    }
+
+    fn take_outside(&mut self, came: &[Completion]) -> bool {
+        for completion in came {
             let (trunk, way, is_recv) = named(completion.wr_id);
             if let Err(Broken::Trunk(cause)) = self.outside(trunk, way, is_recv, completion) {
                 self.cut(trunk, &cause);
             }
         }
-        count > 0
+        !came.is_empty()
     }
 
     fn outside(&mut self, trunk: u32, way: usize, is_recv: bool, completion: &Completion) -> Result<(), Broken> {
@@ -422,3 +429,6 @@ impl Switch {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
