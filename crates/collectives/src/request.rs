@@ -187,6 +187,15 @@ impl Request<'_> {
         }
     }
 
+    /// Ranks that write results. Of a reduction that is long, each writes its share.
+    pub(crate) fn writers(&self) -> usize {
+        match self.call.kind {
+            Kind::Gather => 1,
+            Kind::Broadcast | Kind::Scatter => self.size as usize - 1,
+            _ => self.size as usize,
+        }
+    }
+
     /// Where this rank's contribution lies in what it contributes from (the input, or the output in place).
     fn own(&self) -> Range<usize> {
         match (self.call.kind, self.input) {

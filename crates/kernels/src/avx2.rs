@@ -14,6 +14,16 @@ const LANES: usize = 8;
 
 impl Level for Avx2 {
     #[inline(always)]
+    unsafe fn stream_line(to: *mut u8, from: *const u8) {
+        let (to, from) = (to.cast::<__m256i>(), from.cast::<__m256i>());
+        // SAFETY: both are a line, and `to` is aligned to one; the caller's promise covers AVX2.
+        unsafe {
+            _mm256_stream_si256(to, _mm256_loadu_si256(from));
+            _mm256_stream_si256(to.add(1), _mm256_loadu_si256(from.add(1)));
+        }
+    }
+
+    #[inline(always)]
     unsafe fn widen_f16<const N: usize>(from: *const u16, to: *mut f32) {
         const { assert!(N.is_multiple_of(LANES)) };
         for at in (0..N).step_by(LANES) {

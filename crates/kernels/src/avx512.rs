@@ -14,6 +14,12 @@ const LANES: usize = 16;
 
 impl Level for Avx512 {
     #[inline(always)]
+    unsafe fn stream_line(to: *mut u8, from: *const u8) {
+        // SAFETY: both are a line, and `to` is aligned to one; the caller's promise covers AVX-512.
+        unsafe { _mm512_stream_si512(to.cast(), _mm512_loadu_si512(from.cast())) };
+    }
+
+    #[inline(always)]
     unsafe fn widen_f16<const N: usize>(from: *const u16, to: *mut f32) {
         if !N.is_multiple_of(LANES) {
             // SAFETY: the caller's promise; whoever has AVX-512 has AVX2.

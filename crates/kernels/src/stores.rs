@@ -1,5 +1,7 @@
 //! Stores that leave the caches alone.
 
+use crate::level::{Baseline, Choice, Level};
+
 /// How results are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Stores {
@@ -18,28 +20,6 @@ impl Stores {
     pub(crate) const LINE: usize = 64;
 }
 
-/// Writes one line past the caches.
-///
-/// # Safety
-/// `to` is aligned to [`Stores::LINE`] and may be written for a line; `from` may be read for one. The stores are ordered
-/// before later ones only by [`fence`].
-#[inline(always)]
-pub(crate) unsafe fn stream_line(to: *mut u8, from: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    for quarter in 0..4 {
-        use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_stream_si128};
-        // SAFETY: both lie inside the caller's line, `to` at a multiple of 16; SSE2 belongs to x86-64.
-        unsafe {
-            _mm_stream_si128(to.cast::<__m128i>().add(quarter), _mm_loadu_si128(from.cast::<__m128i>().add(quarter)));
-        }
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    // SAFETY: the caller's promise; a stack buffer or another mapping never overlaps the output's line.
-    unsafe {
-        std::ptr::copy_nonoverlapping(from, to, Stores::LINE);
-    }
-}
-
 /// Orders streaming stores before whatever this thread stores next.
 #[inline(always)]
 pub(crate) fn fence() {
@@ -48,19 +28,6 @@ pub(crate) fn fence() {
     unsafe {
         std::arch::x86_64::_mm_sfence();
     }
-}
-
-/// Asks for the line at `from` to be brought into the caches. Any address will do: a wrong one has no effect.
-#[inline(always)]
-pub(crate) fn prefetch(from: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: SSE belongs to x86-64; a prefetch never faults and changes no memory.
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(from.cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = from;
 }
 
 /// Copies `len` bytes out of memory that others write.
@@ -90,13 +57,47 @@ pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, len: usize, stores: Stor
     }
     let lines = (len - head) / Stores::LINE;
     let tail = head + lines * Stores::LINE;
-    // SAFETY: head <= tail <= len split the range; the lines between begin aligned.
+    // SAFETY: head <= tail <= len split the range; the lines between begin aligned; the level is one that the machine has.
     unsafe {
         std::ptr::copy_nonoverlapping(from, to, head);
-        for at in (head..tail).step_by(Stores::LINE) {
-            stream_line(to.add(at), from.add(at));
+        match Choice::best() {
+            Choice::Baseline => copy_lines::<Baseline>(from.add(head), to.add(head), lines),
+            #[cfg(target_arch = "x86_64")]
+            Choice::Avx2 => avx2(from.add(head), to.add(head), lines),
+            #[cfg(target_arch = "x86_64")]
+            Choice::Avx512 => avx512(from.add(head), to.add(head), lines),
         }
         std::ptr::copy_nonoverlapping(from.add(tail), to.add(tail), len - tail);
     }
     fence();
+}
+
+/// # Safety
+/// As [`copy_lines`], and the machine has AVX2.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+unsafe fn avx2(from: *const u8, to: *mut u8, lines: usize) {
+    // SAFETY: the caller's promise is the callee's.
+    unsafe { copy_lines::<crate::avx2::Avx2>(from, to, lines) }
+}
+
+/// # Safety
+/// As [`copy_lines`], and the machine has AVX-512 F.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+unsafe fn avx512(from: *const u8, to: *mut u8, lines: usize) {
+    // SAFETY: the caller's promise is the callee's.
+    unsafe { copy_lines::<crate::avx512::Avx512>(from, to, lines) }
+}
+
+/// Copies whole lines past the caches.
+///
+/// # Safety
+/// `from` may be read and `to`, which is aligned to a line, written for so many lines; the machine has the instructions of `L`.
+#[inline(always)]
+unsafe fn copy_lines<L: Level>(from: *const u8, to: *mut u8, lines: usize) {
+    for at in (0..lines * Stores::LINE).step_by(Stores::LINE) {
+        // SAFETY: the line at `at` is one of them.
+        unsafe { L::stream_line(to.add(at), from.add(at)) };
+    }
 }

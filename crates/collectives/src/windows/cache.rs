@@ -36,9 +36,12 @@ const MOST: usize = 64 << 20;
 /// How results are written by a call in which all ranks together read and write so many bytes: past the cache, if not nearly all
 /// has room in it. Measured of two ranks with a cache of 32 MiB: an all-reduce with 8 MiB each (32 MiB in all) takes 0.75 of the time
 /// through the cache, and an all-gather of 12 MiB (36 MiB) 0.7; an all-reduce with 12 MiB (48 MiB) takes the same either way; one with
-/// 16 MiB (64 MiB) takes 0.83 of it past the cache, and an all-gather of 16 MiB (48 MiB) 0.87.
-pub(super) fn stores_for(touched: usize) -> Stores {
-    if touched > room() { Stores::Streaming } else { Stores::Cached }
+/// 16 MiB (64 MiB) takes 0.83 of it past the cache, and an all-gather of 16 MiB (48 MiB) 0.87. Past the cache, a core writes no faster for
+/// two ranks than for one: where one rank alone writes, it pays sooner. A broadcast of 8 MiB to one rank (16 MiB in all) takes 0.85 of the
+/// time through the cache, and one of 16 MiB (32 MiB) 0.65 of it past the cache.
+pub(super) fn stores_for(touched: usize, writers: usize) -> Stores {
+    let limit = if writers == 1 { room() / 8 * 5 } else { room() };
+    if touched > limit { Stores::Streaming } else { Stores::Cached }
 }
 
 /// Bytes of which nearly all have room in the caches.

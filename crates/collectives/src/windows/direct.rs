@@ -33,7 +33,7 @@ impl Windows {
         inputs: &Places,
     ) -> Result<(), CollectiveError> {
         let inputs = self.places(ongoing.operation, inputs, |rank| request.contributed(rank))?;
-        let stores = stores_for(request.touched());
+        let stores = stores_for(request.touched(), request.writers());
         request.complete(0..request.span(), stores, |peer, range| {
             let (pool, at) = inputs[peer as usize];
             Source::Exposed(pool, at + range.start)
@@ -80,7 +80,8 @@ impl Windows {
         ongoing: &mut Ongoing<'_>,
         progress: &mut Progress,
     ) -> Result<(), CollectiveError> {
-        let (call, len) = (request.call, (request.vector(), request.touched()));
+        let call = request.call;
+        let share = (request.vector(), stores_for(request.touched(), request.writers()));
         let [input, output] = self.own_places(request);
         let gets = gets(&call, self.rank);
         if input.is_none() || gets && output.is_none() {
@@ -91,7 +92,7 @@ impl Windows {
         if !gets {
             let agreed = self.announce_places(&call, [input, None], ongoing)?;
             if direct(&agreed) {
-                self.reduce_share(&call, len, ongoing, Source::Plain(request.contribution()), None, &agreed)?;
+                self.reduce_share(&call, share, ongoing, Source::Plain(request.contribution()), None, &agreed)?;
                 return self.finish(ongoing);
             }
             return self.staged(request, ongoing, progress);
@@ -105,7 +106,7 @@ impl Windows {
                 Some(input) => Source::Plain(input.bytes()),
                 None => Source::Exposed(lent.exposed(), 0),
             };
-            self.reduce_share(&call, len, ongoing, own, Some(lent.exposed()), &agreed)?;
+            self.reduce_share(&call, share, ongoing, own, Some(lent.exposed()), &agreed)?;
             self.finish(ongoing)?;
             lent.finish();
             return Ok(());
@@ -116,12 +117,11 @@ impl Windows {
     }
 
     /// Reduces this rank's share of the vector, of so many bytes, from all ranks' inputs into the outputs of all ranks that get the
-    /// result, of which `output` is this one's. All together touch so many. The shares are apart, so that nobody waits for anybody
-    /// meanwhile.
+    /// result, of which `output` is this one's. The shares are apart, so that nobody waits for anybody meanwhile.
     fn reduce_share(
         &self,
         call: &Call,
-        (len, touched): (usize, usize),
+        (len, stores): (usize, Stores),
         ongoing: &Ongoing<'_>,
         own: Source<'_>,
         output: Option<&Exposed>,
@@ -146,7 +146,7 @@ impl Windows {
         let all = output.map(|output| (output, 0)).into_iter().chain(peers);
         let targets: SmallVec<[(&Exposed, usize); 4]> = all.map(|(memory, at)| (memory, at + start)).collect();
         // What was read just now is in the caches: there, writing past them costs more, and in place all of it was.
-        let stores = if self.in_place(own, agreed) { Stores::Cached } else { stores_for(touched) };
+        let stores = if self.in_place(own, agreed) { Stores::Cached } else { stores };
         let own = match own {
             Source::Plain(bytes) => Source::Plain(&bytes[start..end]),
             Source::Exposed(memory, from) => Source::Exposed(memory, from + start),

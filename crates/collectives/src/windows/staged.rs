@@ -79,7 +79,7 @@ impl Windows {
         let pieces = Pieces { base, len, each, cut };
         let end = base + pieces.count();
         let shares = kind == Kind::AllReduce && self.size > WHOLE;
-        let stores = stores_for(request.touched());
+        let stores = stores_for(request.touched(), request.writers());
         let pace = progress.paces.of(kind, len);
         let (onto_stage, measured) = pace.next();
         // Who gives all runs ahead as far as there is room, and who only takes has nothing to tell of. They wait for none but those with
