@@ -191,7 +191,7 @@ impl Request<'_> {
     pub(crate) fn writers(&self) -> usize {
         match self.call.kind {
             Kind::Gather => 1,
-            Kind::Broadcast | Kind::Scatter => self.size as usize - 1,
+            Kind::Broadcast => self.size as usize - 1,
             _ => self.size as usize,
         }
     }

@@ -69,7 +69,7 @@ pub struct Flow {
 
 impl Default for Flow {
     /// Frames of 8 KiB (with the ring's head word), 60 credits, rendezvous from 16 KiB on, or 256 KiB over TCP, 4 MiB of unexpected messages.
-    /// A ring then has 512 KiB.
+    /// A ring for short messages then has 512 KiB.
     fn default() -> Flow {
         Flow { frame: (8 << 10) - 8, credits: 60, rendezvous: 16 << 10, rendezvous_tcp: 256 << 10, unexpected: 4 << 20 }
     }

@@ -130,6 +130,8 @@ pub fn keep(args: KeepArgs) -> anyhow::Result<ExitCode> {
         .arg0("fulmen")
         .arg(AGENT)
         .args(args.agent.words())
+        // Its processes inherit it.
+        .env("FULMEN_STATE", &args.agent.state)
         // A signal from the terminal reaches it once: through this process.
         .process_group(0)
         .stdin(Stdio::piped())

@@ -96,10 +96,11 @@ impl Agent {
 fn ask(state: &Path, method: &str, path: &str, body: &str) -> std::io::Result<(u16, String)> {
     let mut stream = UnixStream::connect(state.join("agent.sock"))?;
     let len = body.len();
-    write!(
-        stream,
+    // At once: an agent that answers before it has the body closes a connection on which something comes, which resets it.
+    let request = format!(
         "{method} {path} HTTP/1.1\r\nHost: agent\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {len}\r\n\r\n{body}"
-    )?;
+    );
+    stream.write_all(request.as_bytes())?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
     let status = answer.get(9..12).and_then(|status| status.parse().ok()).unwrap_or(0);

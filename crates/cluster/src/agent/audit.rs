@@ -136,7 +136,8 @@ pub(super) struct Audit {
 #[derive(Default)]
 struct Recent {
     next: u64,
-    lines: VecDeque<Noted>,
+    /// As they are in the file.
+    lines: VecDeque<(u64, Vec<u8>)>,
 }
 
 impl Audit {
@@ -148,7 +149,6 @@ impl Audit {
 
     pub(super) fn write(&self, note: Note<'_>) {
         let mut line = serde_json::to_vec(&Line { time_ms: super::now_ms(), note: &note }).expect("plain data");
-        let noted = serde_json::from_slice(&line).expect("an object");
         line.push(b'\n');
         // One write, so that lines stay whole.
         let written = self.file.lock().unwrap_or_else(PoisonError::into_inner).write_all(&line);
@@ -158,7 +158,7 @@ impl Audit {
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         recent.next += 1;
         let number = recent.next;
-        recent.lines.push_back(Noted { number, line: noted });
+        recent.lines.push_back((number, line));
         if recent.lines.len() > KEPT {
             recent.lines.pop_front();
         }
@@ -167,6 +167,9 @@ impl Audit {
     /// The last lines, behind the one with this number.
     pub(super) fn after(&self, number: u64) -> Vec<Noted> {
         let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
-        recent.lines.iter().filter(|noted| noted.number > number).cloned().collect()
+        let newer = recent.lines.iter().filter(|(own, _)| *own > number);
+        newer
+            .map(|(number, line)| Noted { number: *number, line: serde_json::from_slice(line).expect("an object") })
+            .collect()
     }
 }

@@ -182,10 +182,14 @@ impl Agent {
             command.args(&words[1..]);
             command
         };
-        // By it programs find their host's agent.
-        command
-            .env(fulmen_attach::STATE, self.state.directory())
-            .envs(if staged { None } else { Some(env) }.into_iter().flatten());
+        // By it programs find their host's agent. Where this process has it, all is inherited: that takes less than making it anew.
+        let state = self.state.directory();
+        if std::env::var_os(fulmen_attach::STATE).is_none_or(|own| own != state) {
+            command.env(fulmen_attach::STATE, state);
+        }
+        if !staged {
+            command.envs(env);
+        }
         command.current_dir(cwd.as_deref().map_or(&*self.home, Path::new)).stdout(stdout).stderr(stderr);
         // One that takes a terminal makes a session, and leads a group with that.
         if !terminal {

@@ -1,8 +1,11 @@
 //! What a process reads and writes: pipes, or a terminal.
 
+use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::OnceLock;
 
+use rustix::fs::{OFlags, fcntl_setfl};
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 
@@ -56,6 +59,21 @@ pub(super) struct Theirs {
     pub(super) stderr: OwnedFd,
 }
 
+/// Where there is nothing to read. It is opened once.
+fn nothing() -> io::Result<OwnedFd> {
+    static NOTHING: OnceLock<OwnedFd> = OnceLock::new();
+    match NOTHING.get() {
+        Some(open) => open.try_clone(),
+        None => {
+            let open: OwnedFd = File::open("/dev/null")?.into();
+            let own = open.try_clone()?;
+            // If another thread was faster, its own serves as well.
+            let _ = NOTHING.set(open);
+            Ok(own)
+        }
+    }
+}
+
 /// Makes what is asked for.
 pub(super) fn open(request: &SpawnRequest) -> io::Result<(Ours, Theirs)> {
     if let Some(size) = request.tty {
@@ -67,13 +85,15 @@ pub(super) fn open(request: &SpawnRequest) -> io::Result<(Ours, Theirs)> {
     }
     let output = || -> io::Result<(Output, OwnedFd)> {
         let (reader, writer) = io::pipe()?;
-        Ok((Output::Pipe(pipe::Receiver::from_owned_fd(reader.into())?), writer.into()))
+        // What it is need not be asked.
+        fcntl_setfl(&reader, OFlags::NONBLOCK)?;
+        Ok((Output::Pipe(pipe::Receiver::from_owned_fd_unchecked(reader.into())?), writer.into()))
     };
     let (stdin, their_stdin) = if request.stdin {
         let (reader, writer) = io::pipe()?;
         (Some(pipe::Sender::from_owned_fd(writer.into())?), reader.into())
     } else {
-        (None, std::fs::File::open("/dev/null")?.into())
+        (None, nothing()?)
     };
     let ((stdout, their_stdout), (stderr, their_stderr)) = (output()?, output()?);
     let ours = Ours { stdin, stdout, stderr: Some(stderr), terminal: None };
