@@ -1,7 +1,5 @@
 //! Stores that leave the caches alone.
 
-use crate::level::{Baseline, Choice, Level};
-
 /// How results are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Stores {
@@ -39,7 +37,7 @@ pub(crate) unsafe fn copy_out(from: *const u8, to: *mut u8, len: usize, stores: 
     unsafe {
         match stores {
             Stores::Cached => fulmen_memory::copy_out(from, to, len),
-            Stores::Streaming => copy(from, to, len, stores),
+            Stores::Streaming => fulmen_memory::copy_past(from, to, len),
         }
     }
 }
@@ -49,55 +47,11 @@ pub(crate) unsafe fn copy_out(from: *const u8, to: *mut u8, len: usize, stores: 
 /// # Safety
 /// `from` may be read and `to` written for `len` bytes, and they do not overlap.
 pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, len: usize, stores: Stores) {
-    let head = to.addr().wrapping_neg() % Stores::LINE;
-    if stores == Stores::Cached || cfg!(not(target_arch = "x86_64")) || len < head + Stores::LINE {
-        // SAFETY: the caller's promise.
-        unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
-        return;
-    }
-    let lines = (len - head) / Stores::LINE;
-    let tail = head + lines * Stores::LINE;
-    // SAFETY: head <= tail <= len split the range; the lines between begin aligned; the level is one that the machine has.
+    // SAFETY: the caller's promise.
     unsafe {
-        std::ptr::copy_nonoverlapping(from, to, head);
-        match Choice::best() {
-            Choice::Baseline => copy_lines::<Baseline>(from.add(head), to.add(head), lines),
-            #[cfg(target_arch = "x86_64")]
-            Choice::Avx2 => avx2(from.add(head), to.add(head), lines),
-            #[cfg(target_arch = "x86_64")]
-            Choice::Avx512 => avx512(from.add(head), to.add(head), lines),
+        match stores {
+            Stores::Cached => std::ptr::copy_nonoverlapping(from, to, len),
+            Stores::Streaming => fulmen_memory::copy_past(from, to, len),
         }
-        std::ptr::copy_nonoverlapping(from.add(tail), to.add(tail), len - tail);
-    }
-    fence();
-}
-
-/// # Safety
-/// As [`copy_lines`], and the machine has AVX2.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2")]
-unsafe fn avx2(from: *const u8, to: *mut u8, lines: usize) {
-    // SAFETY: the caller's promise is the callee's.
-    unsafe { copy_lines::<crate::avx2::Avx2>(from, to, lines) }
-}
-
-/// # Safety
-/// As [`copy_lines`], and the machine has AVX-512 F.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f")]
-unsafe fn avx512(from: *const u8, to: *mut u8, lines: usize) {
-    // SAFETY: the caller's promise is the callee's.
-    unsafe { copy_lines::<crate::avx512::Avx512>(from, to, lines) }
-}
-
-/// Copies whole lines past the caches.
-///
-/// # Safety
-/// `from` may be read and `to`, which is aligned to a line, written for so many lines; the machine has the instructions of `L`.
-#[inline(always)]
-unsafe fn copy_lines<L: Level>(from: *const u8, to: *mut u8, lines: usize) {
-    for at in (0..lines * Stores::LINE).step_by(Stores::LINE) {
-        // SAFETY: the line at `at` is one of them.
-        unsafe { L::stream_line(to.add(at), from.add(at)) };
     }
 }

@@ -3,7 +3,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence};
 
-use crate::{Block, Region, copy_out};
+use crate::{Block, Region, copy_out, copy_past, is_past_caches};
 
 /// Memory that others may read and write at any time: a device, a peer, another process.
 ///
@@ -34,6 +34,11 @@ impl Hold {
             Hold::Block(block) => block.region(),
         }
     }
+}
+
+/// Whether a copy of so many bytes goes past the caches.
+fn is_past(len: usize) -> bool {
+    len > 1 << 20 && is_past_caches(2 * len)
 }
 
 impl Exposed {
@@ -110,7 +115,10 @@ impl Exposed {
             // SAFETY: the source lies inside a mapping that this handle keeps, the target is a slice of the caller,
             // and the two cannot overlap since exposed memory has no references. A racing writer can tear the bytes,
             // each of which is valid as `u8` whatever its value.
-            unsafe { copy_out(self.as_ptr().add(at), into.as_mut_ptr(), into.len()) }
+            unsafe {
+                let (from, to, len) = (self.as_ptr().add(at), into.as_mut_ptr(), into.len());
+                if is_past(len) { copy_past(from, to, len) } else { copy_out(from, to, len) }
+            }
         });
     }
 
@@ -150,8 +158,14 @@ impl Exposed {
         self.check(at, len);
         to.check_write(to_at, len);
         racing(|| {
-            // SAFETY: both ranges lie inside mappings that these handles keep, have no references, and may overlap.
-            unsafe { std::ptr::copy(self.as_ptr().add(at), to.as_ptr().add(to_at), len) }
+            // SAFETY: both ranges lie inside mappings that these handles keep, have no references, and may overlap where it is not looked at.
+            unsafe {
+                let (from, to) = (self.as_ptr().add(at).cast_const(), to.as_ptr().add(to_at));
+                match is_past(len) && from.addr().abs_diff(to.addr()) >= len {
+                    true => copy_past(from, to, len),
+                    false => std::ptr::copy(from, to, len),
+                }
+            }
         });
     }
 

@@ -21,6 +21,7 @@
 #![warn(missing_docs)]
 
 mod block;
+mod cache;
 mod chunk;
 mod copy_out;
 mod exposed;
@@ -31,8 +32,9 @@ mod region;
 mod tlsf;
 
 pub use block::{Block, Plain};
+pub use cache::{cache_room, is_past_caches};
 pub use chunk::ChunkRule;
-pub use copy_out::copy_out;
+pub use copy_out::{copy_out, copy_past};
 pub use exposed::Exposed;
 pub use page::page_size;
 pub use pool::{Pool, PoolError, PoolStats};

@@ -26,7 +26,7 @@ use crate::messages::lane;
 /// Bytes of which nearly all have room in this machine's last cache.
 #[must_use]
 pub fn caches() -> usize {
-    crate::windows::room()
+    fulmen_memory::cache_room()
 }
 
 /// In which order contributions are combined.

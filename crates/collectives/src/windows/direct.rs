@@ -7,8 +7,8 @@ use fulmen_kernels::{Source, Stores, reduce_to_all};
 use fulmen_memory::Exposed;
 use smallvec::SmallVec;
 
-use super::cache::stores_for;
 use super::layout::Counter;
+use super::results::stores_for;
 use super::{Agreed, Ongoing, Places, Progress, Windows};
 use crate::CollectiveError;
 use crate::call::{Call, Kind};

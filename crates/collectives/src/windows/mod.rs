@@ -11,10 +11,10 @@
 //! after the last wait: a rank that was stopped in the middle of a call, while the others gave up on it and used their
 //! memory for other things, finds the mark when it goes on.
 
-mod cache;
 mod direct;
 mod layout;
 mod pace;
+mod results;
 mod staged;
 #[cfg(test)]
 mod tests;
@@ -32,7 +32,6 @@ use crate::call::{Call, Kind};
 use crate::deadline::Deadline;
 use crate::request::Request;
 use crate::team::Team;
-pub(crate) use cache::room;
 use layout::Counter;
 pub(crate) use layout::SLOT;
 

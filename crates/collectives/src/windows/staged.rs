@@ -7,8 +7,8 @@ use std::time::Instant;
 use fulmen_kernels::{Source, Stores, copy_in_with, reduce_to_exposed};
 use smallvec::SmallVec;
 
-use super::cache::stores_for;
 use super::layout::{self, Counter, Cut};
+use super::results::stores_for;
 use super::{Ongoing, Progress, Windows};
 use crate::CollectiveError;
 use crate::call::Kind;

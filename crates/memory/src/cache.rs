@@ -1,10 +1,8 @@
-//! How large the last of this machine's caches is.
+//! How large the last of this machine's caches is, and what that means for who writes much.
 
 use std::fs;
 use std::path::Path;
 use std::sync::OnceLock;
-
-use fulmen_kernels::Stores;
 
 /// Where the system does not say: as large as many have it.
 const USUAL: usize = 32 << 20;
@@ -33,21 +31,18 @@ fn parse(size: &str) -> Option<usize> {
 /// The most that counts: of larger ones, others use a part.
 const MOST: usize = 64 << 20;
 
-/// How results are written by a call in which all ranks together read and write so many bytes: past the cache, if not nearly all
-/// has room in it. Measured of two ranks with a cache of 32 MiB: an all-reduce with 8 MiB each (32 MiB in all) takes 0.75 of the time
-/// through the cache, and an all-gather of 12 MiB (36 MiB) 0.7; an all-reduce with 12 MiB (48 MiB) takes the same either way; one with
-/// 16 MiB (64 MiB) takes 0.83 of it past the cache, and an all-gather of 16 MiB (48 MiB) 0.87. Past the cache, a core writes no faster for
-/// two ranks than for one: where one rank alone writes, it pays sooner. A broadcast of 8 MiB to one rank (16 MiB in all) takes 0.85 of the
-/// time through the cache, and one of 16 MiB (32 MiB) 0.65 of it past the cache.
-pub(super) fn stores_for(touched: usize, writers: usize) -> Stores {
-    let limit = if writers == 1 { room() / 8 * 5 } else { room() };
-    if touched > limit { Stores::Streaming } else { Stores::Cached }
-}
-
-/// Bytes of which nearly all have room in the caches.
-pub(crate) fn room() -> usize {
+/// Bytes of which nearly all have room in the last of this machine's caches, beside what others have there.
+#[must_use]
+pub fn cache_room() -> usize {
     let room = last().min(MOST);
     room + room / 4
+}
+
+/// Whether one that alone copies or writes does so faster past the caches, if it reads and writes so many bytes in all. Measured with a cache
+/// of 32 MiB: a copy of 8 MiB (16 MiB in all) takes 0.85 of the time through it, and one of 16 MiB (32 MiB) 0.65 of it past it.
+#[must_use]
+pub fn is_past_caches(touched: usize) -> bool {
+    touched > cache_room() / 8 * 5
 }
 
 #[cfg(test)]
