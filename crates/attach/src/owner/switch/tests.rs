@@ -73,7 +73,7 @@ impl Side {
 fn whoever_knows_a_new_queue_pair_is_not_told_that_it_is_gone() {
     const NUMBER: u32 = 7;
     let device = || SoftDevice::open(&Node::open().unwrap(), Profile::Infiniband).unwrap();
-    let [here, mut there] = [device(), device()].map(|device| Side::new(device));
+    let [here, mut there] = [device(), device()].map(Side::new);
     let ends = [&here, &there].map(|side| side.trunk.ends().unwrap());
     let mtu = here.device.port(1).unwrap().active_mtu;
     let course = |there| Course { local_gid_index: 0, there, port: 1, mtu };
