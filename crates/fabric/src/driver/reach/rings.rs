@@ -229,7 +229,8 @@ mod tests {
                 let (mut outgoing, mut incoming) = ends(size, &flow);
                 // From anywhere in the rings: all in one, all in the other, and from ring to ring with each frame.
                 for round in 0..60 {
-                    let is_long = |number: usize| [false, true, number % 2 == 0, number % 2 == 1][round % 4];
+                    let is_long =
+                        |number: usize| [false, true, number.is_multiple_of(2), !number.is_multiple_of(2)][round % 4];
                     for number in 0..usize::from(credits) {
                         let message = if is_long(number) { NARROW + 1 } else { 1 };
                         let bytes = vec![number as u8; frame as usize];
