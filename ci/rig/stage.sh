@@ -9,13 +9,14 @@ stage_command() {
     lay_out "$1"
 }
 
-# stage DIR: also the tests, and the examples. Tests look for them beside their own directory.
+# stage DIR: also the tests, and the examples. Tests look for them beside their own directory. Of the whole workspace, so that all of them,
+# and benchmarks, have the same features, and nothing below them is built twice.
 stage() {
     stage_command "$1" || return 1
-    cargo build "${as[@]}" -p fulmen --examples >"$rig/build.json" || return 1
+    cargo build "${as[@]}" --workspace --examples >"$rig/build.json" || return 1
     lay_out "$1"
-    cargo test "${as[@]}" --no-run -p fulmen-system -p fulmen-fabric -p fulmen-cluster -p fulmen -p fulmen-memory \
-        --test kinds --test conformance --test processes --test recovery --test sync >"$rig/build.json" || return 1
+    cargo test "${as[@]}" --no-run --workspace --test kinds --test conformance --test processes --test recovery --test sync \
+        >"$rig/build.json" || return 1
     lay_out "$1"
     local path
     for path in fulmen tests/{memory-kinds,system-conformance,fabric-conformance,cluster-sync,fulmen-processes,fulmen-recovery} examples/all_reduce; do
