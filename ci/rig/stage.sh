@@ -3,6 +3,9 @@
 # Optimized, since each instruction of the guest is emulated.
 as=(--release --message-format=json-render-diagnostics)
 
+# The tests that the guest runs, by crate and name.
+tests=(memory-kinds system-conformance fabric-conformance cluster-sync fulmen-processes fulmen-recovery)
+
 # stage_command DIR: the command, of the same features as by itself, so that it is not built twice.
 stage_command() {
     cargo build "${as[@]}" -p fulmen-cli --bin fulmen >"$rig/build.json" || return 1
@@ -19,7 +22,7 @@ stage() {
         >"$rig/build.json" || return 1
     lay_out "$1"
     local path
-    for path in fulmen tests/{memory-kinds,system-conformance,fabric-conformance,cluster-sync,fulmen-processes,fulmen-recovery} examples/all_reduce; do
+    for path in fulmen "${tests[@]/#/tests/}" examples/all_reduce; do
         [ -x "$1/$path" ] || {
             echo "rig: cargo built no $path" >&2
             return 1
@@ -27,16 +30,16 @@ stage() {
     done
 }
 
-# Copies what cargo said that it built.
+# Copies what cargo said that it built, as far as the guest runs it: all of it has to be unpacked there.
 lay_out() {
     local crate kind name path
     mkdir -p "$1/tests" "$1/examples"
     sed -n 's|.*"package_id":"[^"]*/crates/\([a-z]*\)#[^"]*".*"kind":\["\([a-z]*\)"\].*"name":"\([^"]*\)".*"executable":"\([^"]*\)".*|\1 \2 \3 \4|p' "$rig/build.json" |
         while read -r crate kind name path; do
-            case $kind in
-            test) slim "$path" "$1/tests/$crate-$name" ;;
-            example) slim "$path" "$1/examples/$name" ;;
-            bin) slim "$path" "$1/$name" ;;
+            case $kind-$crate in
+            test-*) [[ " ${tests[*]} " != *" $crate-$name "* ]] || slim "$path" "$1/tests/$crate-$name" ;;
+            example-fulmen) slim "$path" "$1/examples/$name" ;;
+            bin-*) slim "$path" "$1/$name" ;;
             esac
         done
 }
