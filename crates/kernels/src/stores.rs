@@ -36,7 +36,7 @@ pub(crate) unsafe fn copy_out(from: *const u8, to: *mut u8, len: usize, stores: 
     // SAFETY: the caller's promise.
     unsafe {
         match stores {
-            Stores::Cached => fulmen_memory::copy_out(from, to, len),
+            Stores::Cached => fulmen_memory::copy(from, to, len),
             Stores::Streaming => fulmen_memory::copy_past(from, to, len),
         }
     }

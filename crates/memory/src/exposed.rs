@@ -3,7 +3,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence};
 
-use crate::{Block, Region, copy_out, copy_past, is_past_caches};
+use crate::{Block, Region, copy, copy_past, is_past_caches};
 
 /// Memory that others may read and write at any time: a device, a peer, another process.
 ///
@@ -117,7 +117,7 @@ impl Exposed {
             // each of which is valid as `u8` whatever its value.
             unsafe {
                 let (from, to, len) = (self.as_ptr().add(at), into.as_mut_ptr(), into.len());
-                if is_past(len) { copy_past(from, to, len) } else { copy_out(from, to, len) }
+                if is_past(len) { copy_past(from, to, len) } else { copy(from, to, len) }
             }
         });
     }
@@ -158,7 +158,8 @@ impl Exposed {
         self.check(at, len);
         to.check_write(to_at, len);
         racing(|| {
-            // SAFETY: both ranges lie inside mappings that these handles keep, have no references, and may overlap where it is not looked at.
+            // SAFETY: both ranges lie inside mappings that these handles keep, and have no references. Those that go past the caches lie
+            // apart; the others may overlap.
             unsafe {
                 let (from, to) = (self.as_ptr().add(at).cast_const(), to.as_ptr().add(to_at));
                 match is_past(len) && from.addr().abs_diff(to.addr()) >= len {

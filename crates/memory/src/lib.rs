@@ -23,7 +23,7 @@
 mod block;
 mod cache;
 mod chunk;
-mod copy_out;
+mod copies;
 mod exposed;
 pub mod kinds;
 mod page;
@@ -34,7 +34,7 @@ mod tlsf;
 pub use block::{Block, Plain};
 pub use cache::{cache_room, is_past_caches};
 pub use chunk::ChunkRule;
-pub use copy_out::{copy_out, copy_past};
+pub use copies::{copy, copy_past};
 pub use exposed::Exposed;
 pub use page::page_size;
 pub use pool::{Pool, PoolError, PoolStats};

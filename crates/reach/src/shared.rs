@@ -55,7 +55,7 @@ impl Shared {
         debug_assert!(at + into.len() <= self.len());
         // SAFETY: the source lies inside a mapping that `self` keeps, the target is the caller's own slice, and shared
         // memory has no references, so the two do not overlap. Each byte is valid whatever its value.
-        unsafe { fulmen_memory::copy_out(self.base.add(at), into.as_mut_ptr(), into.len()) }
+        unsafe { fulmen_memory::copy(self.base.add(at), into.as_mut_ptr(), into.len()) }
     }
 
     /// Copies bytes in.
@@ -66,7 +66,7 @@ impl Shared {
     pub(crate) unsafe fn write(&self, at: usize, from: &[u8]) {
         debug_assert!(at + from.len() <= self.len());
         // SAFETY: as in `read`, with the roles exchanged; the mapping is writable (checked by `new`).
-        unsafe { fulmen_memory::copy_out(from.as_ptr(), self.base.add(at), from.len()) }
+        unsafe { fulmen_memory::copy(from.as_ptr(), self.base.add(at), from.len()) }
     }
 
     /// The same bytes, for copies between exposed memories.

@@ -16,6 +16,22 @@ fn ring(capacity: usize) -> (Producer, Consumer, Exposed) {
     (Producer::new(memory.clone()).unwrap(), Consumer::new(memory.clone()).unwrap(), memory)
 }
 
+#[test]
+fn the_extent_is_how_far_the_memory_was_used() {
+    let (mut producer, mut consumer, memory) = ring(4096);
+    for len in [1, 200, 56, 57, 1000, 1500, 900, 1, 2000] {
+        let extent = producer.extent(len);
+        assert!(producer.try_push(&[&vec![0xff; len]]).unwrap());
+        let mut bytes = vec![0; memory.len()];
+        memory.read(0, &mut bytes);
+        // Behind the consumer's position, which is in the first line.
+        let used = bytes.iter().rposition(|byte| *byte != 0).unwrap() + 1;
+        assert!(used <= extent && extent - used < 64 || extent == memory.len(), "{len}: {used} of {extent}");
+        assert!(consumer.try_pop(|_| ()).unwrap().is_some());
+    }
+    assert_eq!(producer.extent(1), memory.len());
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Push(usize, u8),

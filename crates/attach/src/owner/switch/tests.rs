@@ -95,7 +95,9 @@ fn whoever_knows_a_new_queue_pair_is_not_told_that_it_is_gone() {
     slot.memory().write(0, &hello.to_bytes());
     there.trunk.ways[0].push(Out { slot, len: Header::ROOM });
     there.trunk.ways[0].send(1).unwrap();
+    let start = Instant::now();
     while !switch.pairs.contains_key(&NUMBER) {
+        assert!(start.elapsed() < Duration::from_secs(30), "the message never came");
         there.queue.poll(&mut [Completion::BLANK]).unwrap();
         switch.work().unwrap();
     }

@@ -19,7 +19,7 @@ const NARROW: usize = 32 << 10;
 /// Bytes of all wide rings into which a rank is sent, and of one of them, at most.
 const WIDE_IN_ALL: usize = 8 << 20;
 const WIDEST: usize = 4 << 20;
-/// Bytes that it is asked for at least, and at most.
+/// Bytes of pages that the system is asked for at a time, at least and at most: see [`Ahead`].
 const LEAST_AHEAD: usize = 256 << 10;
 const MOST_AHEAD: usize = 1 << 20;
 /// Where systems have larger pages, some are touched more than once.

@@ -12,7 +12,7 @@ const LONG: usize = 2 << 10;
 /// `from` may be read and `to` written for `len` bytes, and they do not overlap. Somebody else may write what is read meanwhile: then it is
 /// torn.
 #[inline(always)]
-pub unsafe fn copy_out(from: *const u8, to: *mut u8, len: usize) {
+pub unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     #[cfg(target_arch = "x86_64")]
     if len >= LONG {
         // SAFETY: the caller's promise.
@@ -22,12 +22,12 @@ pub unsafe fn copy_out(from: *const u8, to: *mut u8, len: usize) {
     unsafe { std::ptr::copy_nonoverlapping(from, to, len) }
 }
 
-/// [`copy_out`] past the caches of what is written, where the machine can: for what has no room in them, or nobody reads soon. A line that is
+/// [`copy`] past the caches of what is written, where the machine can: for what has no room in them, or nobody reads soon. A line that is
 /// written whole need not be read first. The stores are complete, as seen by other processors, when the function returns and its caller
 /// publishes them as usual.
 ///
 /// # Safety
-/// As [`copy_out`].
+/// As [`copy`].
 pub unsafe fn copy_past(from: *const u8, to: *mut u8, len: usize) {
     #[cfg(target_arch = "x86_64")]
     if len >= LONG && is_x86_feature_detected!("avx2") {
@@ -35,11 +35,11 @@ pub unsafe fn copy_past(from: *const u8, to: *mut u8, len: usize) {
         return unsafe { stream_by_lines(from, to, len) };
     }
     // SAFETY: the caller's promise.
-    unsafe { copy_out(from, to, len) }
+    unsafe { copy(from, to, len) }
 }
 
 /// # Safety
-/// As [`copy_out`], with two lines at least; the processor has AVX2.
+/// As [`copy`], with two lines at least; the processor has AVX2.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 unsafe fn stream_by_lines(from: *const u8, to: *mut u8, len: usize) {
@@ -63,7 +63,7 @@ unsafe fn stream_by_lines(from: *const u8, to: *mut u8, len: usize) {
 /// Apart, so that what is short is not held up.
 ///
 /// # Safety
-/// As [`copy_out`].
+/// As [`copy`].
 #[cfg(target_arch = "x86_64")]
 #[inline(never)]
 unsafe fn copy_long(from: *const u8, to: *mut u8, len: usize) {
@@ -76,7 +76,7 @@ unsafe fn copy_long(from: *const u8, to: *mut u8, len: usize) {
 }
 
 /// # Safety
-/// As [`copy_out`], with a line at least; the processor has AVX2.
+/// As [`copy`], with a line at least; the processor has AVX2.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 unsafe fn copy_by_lines(from: *const u8, to: *mut u8, len: usize) {
@@ -113,10 +113,10 @@ mod tests {
         fn every_byte_is_copied_and_no_other(from in 0..130usize, to in 0..130usize, len in 0..10_000usize) {
             let source: Vec<u8> = (0..from + len).map(|at| (at * 7 + at / 251) as u8 | 1).collect();
             let mut target = vec![0; to + len + 130];
-            for copy in [copy_out, copy_past] {
+            for way in [copy, copy_past] {
                 target.fill(0);
                 // SAFETY: both vectors are that long.
-                unsafe { copy(source[from..].as_ptr(), target[to..].as_mut_ptr(), len) };
+                unsafe { way(source[from..].as_ptr(), target[to..].as_mut_ptr(), len) };
                 proptest::prop_assert_eq!(&target[to..to + len], &source[from..]);
                 proptest::prop_assert!(target[..to].iter().chain(&target[to + len..]).all(|byte| *byte == 0));
             }
