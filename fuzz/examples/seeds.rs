@@ -67,7 +67,7 @@ fn piece(input: &mut Vec<u8>, bytes: &[u8]) {
 /// What the peer of `engine_frames` says when it does all that a peer does.
 fn engine(flags: u8) -> Vec<Vec<u8>> {
     let rendezvous = if flags == 0 { Rendezvous::Mapped } else { Rendezvous::Matched };
-    let config = Config { frame: 256, credits: 16, unexpected: 2000, rendezvous, verify: false };
+    let config = Config { frame: 256, long: None, credits: 16, unexpected: 2000, rendezvous, verify: false };
     let memory = Guarded::new(&[3000]);
     let data = |len: usize| Source::Memory(memory.piece(0).slice(0..len));
     let offered = || Source::Offered { memory: memory.piece(0), place: Place { key: 1, ..Place::default() } };

@@ -47,7 +47,7 @@ fn run(data: &[u8], memory: &Guarded) {
         1 => Rendezvous::Matched,
         _ => Rendezvous::Striped,
     };
-    let config = Config { frame: 256, credits: 16, unexpected: 2000, rendezvous, verify: flags & 2 != 0 };
+    let config = Config { frame: 256, long: None, credits: 16, unexpected: 2000, rendezvous, verify: flags & 2 != 0 };
     let exports = Exports::new();
     let rights = [Rights::READ, Rights::WRITE, Rights::all()];
     let keys = [0, 1, 2].map(|index| exports.add(memory.piece(index), rights[index]).expect("random numbers"));

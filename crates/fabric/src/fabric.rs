@@ -630,7 +630,7 @@ fn reach_lanes(
         let wire = reach::ReachWire::new(size, (rank, control), (peer, theirs), options, neighbours.clone())
             .map_err(|_| StartError::Garbled { rank: peer })?;
         Ok(Some(Lane::new(
-            Link::with_exports(reach::config(flow, options.verify_data), exports.clone()),
+            Link::with_exports(reach::config(size, flow, options.verify_data), exports.clone()),
             Box::new(wire),
         )))
     };

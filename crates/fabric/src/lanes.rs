@@ -254,10 +254,10 @@ impl Lanes {
         own: Option<OpId>,
         until: Option<Instant>,
     ) -> (bool, MutexGuard<'a, Lane>) {
-        let own_is_open = own.is_some_and(|op| !lane.link.is_done(op));
+        let own_is_open = own.is_some_and(|op| !lane.link.has_ended(op));
         let (ended, lender, served) = (lane.link.ended(), lane.link.awaits_lender(), lane.link.served());
         let done = lane.rdma_ended();
-        let mut moved = self.pump_frames(rank, &mut lane, lent);
+        let mut moved = self.pump_frames(rank, &mut lane, lent, own);
         while let Some(copy) = lane.link.next_copy(lent) {
             drop(lane);
             let (op, copied) = (copy.op, self.copy(rank, copy, lent, until));
@@ -266,10 +266,10 @@ impl Lanes {
                 break;
             }
             lane.wire.look();
-            self.pump_frames(rank, &mut lane, lent);
+            self.pump_frames(rank, &mut lane, lent, own);
             moved = true;
         }
-        let own_ended = own_is_open && own.is_some_and(|op| lane.link.is_done(op));
+        let own_ended = own_is_open && own.is_some_and(|op| lane.link.has_ended(op));
         let others = lane.link.ended().wrapping_sub(ended) != u32::from(own_ended);
         // Somebody may wait for a word that the peer has changed.
         let others = others || lane.link.served() != served || lane.rdma_ended() != done;
@@ -310,7 +310,7 @@ impl Lanes {
     }
 
     #[inline]
-    fn pump_frames(&self, rank: u32, lane: &mut Lane, lent: &mut Lent<'_>) -> bool {
+    fn pump_frames(&self, rank: u32, lane: &mut Lane, lent: &mut Lent<'_>, own: Option<OpId>) -> bool {
         if lane.link.is_severed() {
             return false;
         }
@@ -320,7 +320,7 @@ impl Lanes {
             switch.heed(&self.life);
             switch.load(rank, &mut lane.link);
         }
-        let moved = lane.wire.pump(&mut lane.link, lent);
+        let moved = lane.wire.pump(&mut lane.link, lent, own);
         let moved = moved.and_then(|moved| match &self.switch {
             Some(switch) => switch.unload(rank, &mut lane.link).map(|()| moved),
             None => Ok(moved),

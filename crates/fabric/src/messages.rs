@@ -244,7 +244,7 @@ impl Fabric {
         let outcome = lane.link.poll(op, lent);
         if outcome.is_ready() && lane.link.has_answers() {
             // It made room that the peer may wait for.
-            lane = lanes.pump(rank, lane, lent, None, until).1;
+            lane = lanes.pump(rank, lane, lent, Some(op), until).1;
         }
         drop(lane);
         lanes.pass_on();

@@ -13,7 +13,7 @@ use fulmen_soft::{Profile, SoftDevice};
 
 use crate::bootstrap::{Heartbeat, Options, Regroup};
 use crate::driver::{Broken, Parker, Wire, reach};
-use crate::engine::{At, Atomic, Cancel, Exports, Lent, Link, OpError, PREFIX, Source, Target};
+use crate::engine::{At, Atomic, Cancel, Exports, Lent, Link, OpError, OpId, PREFIX, Source, Target};
 use crate::lanes::{Lane, Lanes, OFTEN};
 use crate::liveness::Life;
 use crate::onesided::{self, OneSided};
@@ -203,7 +203,7 @@ fn memory_that_was_withdrawn_is_never_taken_for_the_message() {
         let outcome = if moment == Moment::Copied {
             // As `pump` does it, with the sender's act in between.
             let Lane { link, wire, .. } = &mut *lane;
-            wire.pump(link, &mut Lent::Nothing).unwrap();
+            wire.pump(link, &mut Lent::Nothing, None).unwrap();
             let copy = link.next_copy(&mut Lent::Nothing).unwrap();
             drop(lane);
             let copied = lanes.copy(0, copy, &mut Lent::Nothing, None);
@@ -215,7 +215,7 @@ fn memory_that_was_withdrawn_is_never_taken_for_the_message() {
         } else {
             if moment == Moment::Taken {
                 let Lane { link, wire, .. } = &mut *lane;
-                wire.pump(link, &mut Lent::Nothing).unwrap();
+                wire.pump(link, &mut Lent::Nothing, None).unwrap();
                 sever();
             }
             let (_, mut lane) = lanes.pump(0, lane, &mut Lent::Nothing, None, None);
@@ -323,7 +323,7 @@ impl Parker for Counting {
 struct Canned(Vec<Vec<u8>>);
 
 impl Wire for Canned {
-    fn pump(&mut self, link: &mut Link, lent: &mut Lent<'_>) -> Result<bool, Broken> {
+    fn pump(&mut self, link: &mut Link, lent: &mut Lent<'_>, _own: Option<OpId>) -> Result<bool, Broken> {
         let moved = !self.0.is_empty();
         for frame in self.0.drain(..) {
             link.receive(frame.as_slice(), lent)?;
@@ -352,7 +352,7 @@ pub(crate) fn alone() -> Arc<OneSided> {
 
 #[test]
 fn whoever_ends_the_operation_of_another_thread_wakes_it() {
-    let config = reach::config(&Flow::default(), false);
+    let config = reach::config(2, &Flow::default(), false);
     let counting = Arc::new(Counting::default());
     let woken = || counting.0.swap(0, Ordering::Relaxed);
     let with = |frames: Vec<Vec<u8>>| {
@@ -426,7 +426,7 @@ fn no_device_moves_one_sided_bytes_that_are_to_be_verified() {
 
 #[test]
 fn a_flush_does_not_wait_for_what_begins_after_it() {
-    let mut lane = Lane::new(Link::new(reach::config(&Flow::default(), false)), Box::new(Canned(Vec::new())));
+    let mut lane = Lane::new(Link::new(reach::config(2, &Flow::default(), false)), Box::new(Canned(Vec::new())));
     let at = At { key: 1, offset: 0 };
     let before = lane.link.atomic(at, Atomic::FetchAdd(1));
     let mut open = lane.open();

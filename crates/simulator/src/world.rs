@@ -235,6 +235,7 @@ impl<'a> World<'a> {
         });
         let config = Config {
             frame: 256,
+            long: None,
             credits: 16,
             unexpected: 2000,
             rendezvous,

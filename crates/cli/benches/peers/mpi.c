@@ -104,6 +104,7 @@ static const struct op {
            {"scan", scan},
            {"barrier", barrier}};
 
+// Times are taken on these too: some processors move lines of zeroes faster than any other, so that no contender has those.
 static float given(int of, int i) { return (float)((of + 1) * (i % 64)); }
 
 static float sum(int i) { return (float)(ranks * (ranks + 1) / 2 * (i % 64)); }
@@ -133,8 +134,6 @@ static long check(const struct op *op, int words) {
   op->call(words);
   for (int i = 0; i < words; i++) wrong += out[i] != expected(op, words, i);
   MPI_Barrier(MPI_COMM_WORLD);
-  memset(in, 0, (size_t)words * 4);
-  memset(out, 0, (size_t)words * 4);
   MPI_Allreduce(MPI_IN_PLACE, &wrong, 1, MPI_LONG, MPI_SUM, MPI_COMM_WORLD);
   return wrong;
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use fulmen_memory::Exposed;
 
-use crate::engine::{Lent, Link, PREFIX, Source, Target};
+use crate::engine::{Lent, Link, OpId, PREFIX, Source, Target};
 
 /// Where the threads of a rank park.
 pub(crate) trait Parker: Send + Sync {
@@ -42,9 +42,11 @@ pub(crate) trait Wire: Send {
     /// Moves the link on as far as it goes now: hands it the frames that were seen to have come, sends those that are to go, and
     /// makes the moves that the link [posts](Link::next_posting). Wakes the peer if it sent something. True if anything moved.
     ///
+    /// Once `own`, for which the caller asks, has ended, frames may stay where they are: what they bring may be asked for next.
+    ///
     /// # Errors
     /// What broke: the link is severed then.
-    fn pump(&mut self, link: &mut Link, lent: &mut Lent<'_>) -> Result<bool, Broken>;
+    fn pump(&mut self, link: &mut Link, lent: &mut Lent<'_>, own: Option<OpId>) -> Result<bool, Broken>;
 
     /// Sends a frame of [`Link::eager`] and wakes the peer; false if there is no room now.
     ///
@@ -109,7 +111,7 @@ pub(crate) trait Wire: Send {
 pub(crate) struct Retired;
 
 impl Wire for Retired {
-    fn pump(&mut self, _link: &mut Link, _lent: &mut Lent<'_>) -> Result<bool, Broken> {
+    fn pump(&mut self, _link: &mut Link, _lent: &mut Lent<'_>, _own: Option<OpId>) -> Result<bool, Broken> {
         Ok(false)
     }
 

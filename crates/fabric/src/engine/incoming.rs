@@ -30,7 +30,7 @@ impl Link {
             return Err(ProtocolError::Sequence { expected: self.next_in, found: sequence });
         }
         let kind = Kind::parse(prefix.kind)?;
-        if frame.len() > self.config.frame {
+        if frame.len() > self.config.longest() {
             return Err(ProtocolError::Malformed { what: "a length beyond the longest frame" });
         }
         if self.left {

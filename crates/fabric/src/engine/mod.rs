@@ -115,6 +115,8 @@ impl Rendezvous {
 pub struct Config {
     /// Bytes of the longest frame: at least 128.
     pub frame: usize,
+    /// The messages for whose fragments there is more room.
+    pub long: Option<Long>,
     /// Frames that may be under way, other than Credit: 16 to 1024.
     pub credits: u16,
     /// Bytes of messages that are kept before a receive asks for them.
@@ -128,6 +130,15 @@ pub struct Config {
     /// A bug that a simulator is to find.
     #[cfg(feature = "planted-bugs")]
     pub planted: Option<Planted>,
+}
+
+/// Messages that go in longer frames, so that less time is taken for each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Long {
+    /// They have more bytes than that.
+    pub beyond: u64,
+    /// Bytes of the longest frame with a fragment of theirs: no less than [`Config::frame`].
+    pub frame: usize,
 }
 
 /// Bugs for tests that show that a simulator finds such.
@@ -149,6 +160,23 @@ impl Config {
         self.frame - PREFIX
     }
 
+    /// Bytes of the longest frame of any kind.
+    fn longest(&self) -> usize {
+        self.long.map_or(self.frame, |long| long.frame)
+    }
+
+    /// Bytes of the longest fragment of what comes from there, after so many. What is copied together first goes as all else does.
+    fn fragment(&self, source: &Source, sent: u64) -> u64 {
+        match self.long {
+            Some(long) if source.len() > long.beyond && !matches!(source, Source::Bytes(_)) => {
+                let most = (long.frame - FRAGMENT_HEADER) as u64;
+                // Less at first, so that the receiver has something to do soon.
+                sent.clamp(most / 4, most)
+            }
+            _ => (self.frame - FRAGMENT_HEADER) as u64,
+        }
+    }
+
     /// Frames for which a receiver must have room at any time: the credits, and as many Credit frames as can be unread.
     #[must_use]
     pub fn receive_buffers(&self) -> usize {
@@ -168,6 +196,7 @@ impl Config {
 
     fn check(&self) {
         assert!(self.frame >= 128, "a frame has at least 128 bytes");
+        assert!(self.longest() >= self.frame, "a long frame is no shorter than others");
         assert!((2 * RESERVE..=1024).contains(&self.credits), "a link has 16 to 1024 credits");
     }
 }

@@ -6,8 +6,7 @@ use fulmen_memory::Exposed;
 use zerocopy::{Immutable, IntoBytes};
 
 use super::frame::{
-    ABORT, CtsBody, FRAGMENT_HEADER, FinBody, FragmentBody, GrantBody, Header, Kind, MATCHED, PREFIX, Prefix, RtsBody,
-    STREAM, Status,
+    ABORT, CtsBody, FinBody, FragmentBody, GrantBody, Header, Kind, MATCHED, PREFIX, Prefix, RtsBody, STREAM, Status,
 };
 use super::link::{Control, Lent, Link};
 use super::matching::EACH;
@@ -314,7 +313,7 @@ impl Link {
                     let body = self.body(op, 0..total as usize, lent)?;
                     return Some(self.frame(Kind::Eager, 0, tag, &(), body, Step::Send(queue, None)));
                 }
-                let end = total.min(sent + (self.config.frame - FRAGMENT_HEADER) as u64);
+                let end = total.min(sent + self.config.fragment(&send.source, sent));
                 let body = self.body(op, sent as usize..end as usize, lent)?;
                 let next = match purpose {
                     _ if end < total => Some(SendPhase::Streaming { sent: end, to }),

@@ -13,6 +13,15 @@ impl Doorbell {
         notify(self);
     }
 
+    /// Wakes those who listen already, without a fence, for who has more to write soon: whoever begins to listen meanwhile may miss it, so
+    /// that a [`Doorbell::notify`] has to follow.
+    #[inline]
+    pub fn hint(&self) {
+        if self.waiters() != 0 {
+            self.ring();
+        }
+    }
+
     /// Counts the caller in as waiting. What it then looks at and does not find written will be announced to it by
     /// [`Doorbell::notify`], so that [`Listener::wait`] returns. The way to wait: look; listen; look again; wait.
     #[must_use]

@@ -134,6 +134,7 @@ impl Plan {
     pub(super) fn config(&self, flow: &Flow) -> Config {
         Config {
             frame: self.frame as usize - self.guard(),
+            long: None,
             credits: flow.credits,
             unexpected: flow.unexpected,
             rendezvous: if self.several { Rendezvous::Striped } else { Rendezvous::Matched },

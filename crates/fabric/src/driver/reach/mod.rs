@@ -23,7 +23,7 @@ use rings::{Incoming, Outgoing, Rings};
 use super::check::{self, TRAILER};
 use super::{Broken, Parker, Wire};
 use crate::FabricOptions;
-use crate::engine::{Body, Config, Lent, Link, PREFIX, Place, Rendezvous, Source, Target, checksum};
+use crate::engine::{Body, Config, Lent, Link, Long, OpId, PREFIX, Place, Rendezvous, Source, Target, checksum};
 use crate::map::Neighbours;
 use crate::onesided;
 use crate::options::Flow;
@@ -33,11 +33,19 @@ const DOORBELL: usize = 0;
 /// Where the words for given-up links begin: two cache lines on, since processors fetch them in pairs.
 const GIVEN_UP: usize = 128;
 
-/// How a link over shared memory is set up.
-pub(crate) fn config(flow: &Flow, verify: bool) -> Config {
+/// How a link over shared memory between two of so many ranks is set up.
+pub(crate) fn config(size: u32, flow: &Flow, verify: bool) -> Config {
+    let long = link(size, flow).long();
+    Config { long: long.map(|(beyond, frame)| Long { beyond: beyond as u64, frame }), ..basics(flow, verify) }
+}
+
+/// The same without what depends on the rings.
+fn basics(flow: &Flow, verify: bool) -> Config {
     let Flow { frame, credits, unexpected, .. } = *flow;
+    let trailer = if verify { TRAILER } else { 0 };
     Config {
-        frame: frame as usize - if verify { TRAILER } else { 0 },
+        frame: frame as usize - trailer,
+        long: None,
         credits,
         unexpected,
         rendezvous: Rendezvous::Mapped,
@@ -49,7 +57,7 @@ pub(crate) fn config(flow: &Flow, verify: bool) -> Config {
 
 /// The rings from one of so many ranks to another one.
 fn link(size: u32, flow: &Flow) -> Rings {
-    let config = config(flow, false);
+    let config = basics(flow, false);
     // Credit frames need no credit, and are short.
     Rings::new(size, flow, config.receive_buffers() - usize::from(config.credits))
 }
@@ -144,11 +152,17 @@ impl ReachWire {
 
 impl Wire for ReachWire {
     #[inline]
-    fn pump(&mut self, link: &mut Link, lent: &mut Lent<'_>) -> Result<bool, Broken> {
+    fn pump(&mut self, link: &mut Link, lent: &mut Lent<'_>, own: Option<OpId>) -> Result<bool, Broken> {
         let mut moved = false;
         // Looked at before the frames, so that all that came before are taken.
         let over = self.is_given_up();
-        while let Some(frame) = self.incoming.peek()? {
+        let has_enough = |link: &Link| own.is_some_and(|op| link.has_ended(op));
+        let mut all = false;
+        while !has_enough(link) {
+            let Some(frame) = self.incoming.peek()? else {
+                all = true;
+                break;
+            };
             if frame.is_empty() {
                 frame.release();
                 self.incoming.turn();
@@ -162,9 +176,10 @@ impl Wire for ReachWire {
             frame.release();
             moved = true;
         }
-        if over && !link.peer_left() {
+        if over && all && !link.peer_left() {
             return Err(given_up_by_peer());
         }
+        let mut sent = false;
         while let Some(frame) = link.transmit(lent) {
             let header = frame.header.as_bytes();
             let (body, message) = match &frame.body {
@@ -205,11 +220,15 @@ impl Wire for ReachWire {
             room.write(&crc.to_le_bytes()[..trailer]);
             room.publish();
             link.transmitted(&frame);
-            // At once, so that the peer takes the first frames while the next are made.
-            self.bell.notify();
-            moved = true;
+            // At once, so that a peer that waits takes the first frames while the next are made.
+            self.bell.hint();
+            sent = true;
         }
-        Ok(moved)
+        if sent {
+            // It may have begun to wait since. Not for each frame: the fence holds up the writes that follow.
+            self.bell.notify();
+        }
+        Ok(moved || sent)
     }
 
     #[inline]

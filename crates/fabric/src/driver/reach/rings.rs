@@ -12,10 +12,15 @@ use std::sync::atomic::Ordering;
 use fulmen_memory::Exposed;
 use fulmen_reach::ring::{Consumer, Frame, INLINE, Layout, Producer, Reservation, RingError};
 
+use super::super::check::TRAILER;
+use crate::engine::FRAGMENT_HEADER;
 use crate::options::Flow;
 
 /// Bytes of the longest message that goes through the narrow ring in parts.
-const NARROW: usize = 32 << 10;
+const NARROW: usize = 7 << 10;
+/// Bytes of the parts of what goes through the wide one, where it has room for as many as credits allow. (Measured as above, of messages of
+/// 64 KiB and 1 MiB: in parts of 8 KiB, they take 1.07 of the time that they take in these, and in parts of 32 KiB 1.12 and 0.94.)
+const PART: usize = 16 << 10;
 /// Bytes of all wide rings into which a rank is sent, and of one of them, at most.
 const WIDE_IN_ALL: usize = 8 << 20;
 const WIDEST: usize = 4 << 20;
@@ -39,6 +44,8 @@ pub(super) struct Rings {
     wide: Layout,
     /// The longest message that goes through the narrow one.
     longest: usize,
+    /// Bytes of the longest frame of what goes through the wide one.
+    frame: usize,
 }
 
 impl Rings {
@@ -50,9 +57,16 @@ impl Rings {
         let share = 1 << (WIDE_IN_ALL / size as usize).clamp(1, WIDEST).ilog2();
         let narrow = Layout::new(frames + more * SLOT);
         if share <= narrow.capacity() {
-            return Rings { narrow, wide: Layout::new(0), longest: usize::MAX };
+            return Rings { narrow, wide: Layout::new(0), longest: usize::MAX, frame: 0 };
         }
-        Rings { narrow, wide: Layout::new(share), longest: NARROW }
+        let most = share / credits / SLOT * SLOT - SLOT - (SLOT - INLINE);
+        let frame = most.min(FRAGMENT_HEADER + PART + TRAILER).max(flow.frame as usize);
+        Rings { narrow, wide: Layout::new(share), longest: NARROW, frame }
+    }
+
+    /// Messages of more bytes than that may go in frames of up to so many; none where there is but one ring.
+    pub(super) fn long(self) -> Option<(usize, usize)> {
+        (self.frame > 0).then(|| (self.longest, self.frame - TRAILER))
     }
 
     /// Bytes of both.
@@ -270,7 +284,7 @@ mod tests {
         ) {
             let (narrow, wide, longest) = sizes;
             let (narrow, wide) = (Layout::new(narrow), Layout::new(wide));
-            let (mut outgoing, mut incoming) = ends_of(Rings { narrow, wide, longest: NARROW });
+            let (mut outgoing, mut incoming) = ends_of(Rings { narrow, wide, longest: NARROW, frame: longest });
             let mut under_way = VecDeque::new();
             for (number, (step, is_long, len)) in steps.into_iter().enumerate() {
                 if step > 0 {

@@ -69,6 +69,7 @@ pub(crate) fn join(
     let switch = Arc::new(Switch::new(rank, mesh));
     let config = Config {
         frame: mesh.frame(),
+        long: None,
         credits: options.flow.credits,
         unexpected: options.flow.unexpected,
         // Nothing is offered: see the wire's sources and targets.

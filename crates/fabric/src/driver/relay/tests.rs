@@ -31,6 +31,7 @@ fn switch() -> (Switch, Mesh) {
 fn link() -> Link {
     let config = Config {
         frame: 1024,
+        long: None,
         credits: 60,
         unexpected: 1 << 20,
         rendezvous: Rendezvous::Matched,

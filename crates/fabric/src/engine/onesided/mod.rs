@@ -281,6 +281,7 @@ impl Link {
     }
 
     /// Whether an operation has ended, though its outcome may have been told.
+    #[inline]
     #[must_use]
     pub fn has_ended(&self, op: OpId) -> bool {
         !self.ops.is_live(op) || self.is_done(op)

@@ -19,6 +19,7 @@ use super::*;
 pub(super) fn config(rendezvous: Rendezvous) -> Config {
     Config {
         frame: 256,
+        long: None,
         credits: 16,
         unexpected: 2000,
         rendezvous,

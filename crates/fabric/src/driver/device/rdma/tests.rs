@@ -53,7 +53,7 @@ fn rdma() -> (Rdma, Arc<Posted>, Link) {
     let posted = Arc::new(Posted::default());
     let pairs = RdmaPairs { out: posted.clone(), into: Arc::new(Posted::default()), there: 0 };
     let rdma = Rdma::new(Berth { peer: 1, rail: 0 }, device.info(), pairs, cells, (registered.clone(), registered));
-    let config: Config = crate::driver::reach::config(&crate::Flow::default(), false);
+    let config: Config = crate::driver::reach::config(2, &crate::Flow::default(), false);
     (rdma, posted, Link::with_exports(config, Exports::new()))
 }
 
