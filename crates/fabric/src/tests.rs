@@ -350,6 +350,29 @@ pub(crate) fn alone() -> Arc<OneSided> {
     Arc::new(OneSided::new((1, 0), vec![Some(area), None], None, Exports::new(), Box::new(|_| None), None))
 }
 
+/// What it took would have to be copied twice, and would hold up whoever sends more.
+#[test]
+fn a_receive_leaves_what_comes_after_its_message_where_it_came() {
+    let ranks = start(2);
+    let [zero, one] = [0, 1].map(|rank: usize| &ranks[rank].0);
+    let message = |tag: u8| vec![tag; 20_000];
+    for tag in 1..=3 {
+        zero.send_bytes(1, tag.into(), &message(tag), LONG).unwrap();
+    }
+    let kept = || one.inner.lanes.lock(0).unwrap().link.kept();
+    let mut into = message(0);
+    one.recv_bytes(0, 1, &mut into, LONG).unwrap();
+    assert_eq!((into, kept()), (message(1), 0));
+    // One that asks for a later message has to take what comes before it.
+    let mut into = message(0);
+    one.recv_bytes(0, 3, &mut into, LONG).unwrap();
+    assert_eq!(into, message(3));
+    assert!(kept() >= 20_000);
+    let mut into = message(0);
+    one.recv_bytes(0, 2, &mut into, LONG).unwrap();
+    assert_eq!((into, kept()), (message(2), 0));
+}
+
 #[test]
 fn whoever_ends_the_operation_of_another_thread_wakes_it() {
     let config = reach::config(2, &Flow::default(), false);

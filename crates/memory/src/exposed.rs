@@ -155,6 +155,20 @@ impl Exposed {
     /// If one of the ranges does not lie inside, or the target's region cannot be written.
     #[track_caller]
     pub fn copy_to(&self, at: usize, to: &Exposed, to_at: usize, len: usize) {
+        self.copy_by(at, (to, to_at), len, is_past(len));
+    }
+
+    /// The same past the caches, where the ranges lie apart: see [`copy_past`].
+    ///
+    /// # Panics
+    /// As [`Exposed::copy_to`].
+    #[track_caller]
+    pub fn copy_past_to(&self, at: usize, to: &Exposed, to_at: usize, len: usize) {
+        self.copy_by(at, (to, to_at), len, true);
+    }
+
+    #[track_caller]
+    fn copy_by(&self, at: usize, (to, to_at): (&Exposed, usize), len: usize, past: bool) {
         self.check(at, len);
         to.check_write(to_at, len);
         racing(|| {
@@ -162,7 +176,7 @@ impl Exposed {
             // apart; the others may overlap.
             unsafe {
                 let (from, to) = (self.as_ptr().add(at).cast_const(), to.as_ptr().add(to_at));
-                match is_past(len) && from.addr().abs_diff(to.addr()) >= len {
+                match past && from.addr().abs_diff(to.addr()) >= len {
                     true => copy_past(from, to, len),
                     false => std::ptr::copy(from, to, len),
                 }

@@ -87,6 +87,22 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn copies_past_the_caches_are_those_of_a_vector_even_where_they_overlap(
+        from in 0_usize..9000, to in 0_usize..9000, len in 0_usize..7000,
+    ) {
+        let exposed = Region::alloc(16_384).unwrap().expose().unwrap();
+        let mut model: Vec<u8> = (0..exposed.len()).map(|at| (at * 7 + at / 251) as u8).collect();
+        exposed.write(0, &model);
+        model.copy_within(from..from + len, to);
+        exposed.copy_past_to(from, &exposed, to, len);
+        prop_assert!(contents(&exposed) == model);
+    }
+}
+
 #[test]
 fn bounds_are_those_of_the_part_not_of_the_region() {
     let whole = Region::alloc(4096).unwrap().expose().unwrap();
@@ -103,6 +119,7 @@ fn bounds_are_those_of_the_part_not_of_the_region() {
     panics(|| drop(part.slice(64..usize::MAX)));
     panics(|| whole.copy_to(0, &part, 0, 65));
     panics(|| part.copy_to(0, &whole, 0, 65));
+    panics(|| part.copy_past_to(0, &whole, 0, 65));
     part.read(64, &mut []);
     assert!(part.slice(64..64).is_empty());
     let nested = part.slice(32..64).slice(16..32);

@@ -58,15 +58,18 @@ impl Shared {
         unsafe { fulmen_memory::copy(self.base.add(at), into.as_mut_ptr(), into.len()) }
     }
 
-    /// Copies bytes in.
+    /// Copies bytes in; past the caches if that is asked for.
     ///
     /// # Safety
     /// `at + from.len() <= len`.
     #[inline(always)]
-    pub(crate) unsafe fn write(&self, at: usize, from: &[u8]) {
+    pub(crate) unsafe fn write(&self, at: usize, from: &[u8], past: bool) {
         debug_assert!(at + from.len() <= self.len());
         // SAFETY: as in `read`, with the roles exchanged; the mapping is writable (checked by `new`).
-        unsafe { fulmen_memory::copy(from.as_ptr(), self.base.add(at), from.len()) }
+        unsafe {
+            let (from, to, len) = (from.as_ptr(), self.base.add(at), from.len());
+            if past { fulmen_memory::copy_past(from, to, len) } else { fulmen_memory::copy(from, to, len) }
+        }
     }
 
     /// The same bytes, for copies between exposed memories.

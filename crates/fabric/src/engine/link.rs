@@ -240,6 +240,12 @@ impl Link {
         }
     }
 
+    /// Bytes of messages that are kept until somebody asks for them.
+    #[cfg(test)]
+    pub(crate) fn kept(&self) -> u64 {
+        self.kept
+    }
+
     /// Whether an operation has an outcome.
     ///
     /// # Panics

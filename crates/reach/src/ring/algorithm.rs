@@ -16,8 +16,8 @@ pub(super) trait Words {
     fn read_position(&self) -> u64;
     /// Writes the consumer's position (release).
     fn set_read_position(&self, position: u64);
-    /// Copies bytes in, at a byte offset from the first slot.
-    fn write(&self, at: usize, from: &[u8]);
+    /// Copies bytes in, at a byte offset from the first slot; past the caches if that is asked for.
+    fn write(&self, at: usize, from: &[u8], past: bool);
     /// Copies bytes out, from a byte offset from the first slot.
     fn read(&self, at: usize, into: &mut [u8]);
 }
@@ -132,12 +132,12 @@ impl<W: Words> Writer<W> {
 
     /// Writes payload of the frame that was reserved. The caller keeps to the length that it reserved.
     #[inline(always)]
-    pub(super) fn write(&self, offset: usize, from: &[u8]) {
+    pub(super) fn write(&self, offset: usize, from: &[u8], past: bool) {
         let (at, len) = self.geometry.run(self.position, offset, from.len());
         let (first, rest) = from.split_at(len);
-        self.words.write(at, first);
+        self.words.write(at, first, past);
         if !rest.is_empty() {
-            self.words.write(0, rest);
+            self.words.write(0, rest, past);
         }
     }
 

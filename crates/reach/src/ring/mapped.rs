@@ -75,10 +75,10 @@ impl Words for Mapped {
     }
 
     #[inline(always)]
-    fn write(&self, at: usize, from: &[u8]) {
+    fn write(&self, at: usize, from: &[u8], past: bool) {
         self.check(at, from.len());
         // SAFETY: checked to lie in the slots, which end where the memory ends.
-        unsafe { self.shared.write(SLOTS_AT + at, from) }
+        unsafe { self.shared.write(SLOTS_AT + at, from, past) }
     }
 
     #[inline(always)]

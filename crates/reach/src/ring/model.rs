@@ -64,7 +64,7 @@ impl Words for Arc<Model> {
         self.read.store(position, Ordering::Release);
     }
 
-    fn write(&self, at: usize, from: &[u8]) {
+    fn write(&self, at: usize, from: &[u8], _past: bool) {
         for (slot, offset, range) in cut(at, from.len()) {
             let piece = &from[range];
             // SAFETY: loom panics if another access is under way.
@@ -106,7 +106,7 @@ fn pass(frames: &'static [usize]) {
                 while !writer.reserve(*len).expect("the consumer is correct") {
                     thread::yield_now();
                 }
-                writer.write(0, &bytes);
+                writer.write(0, &bytes, false);
                 writer.publish(*len);
             }
         });

@@ -45,7 +45,7 @@ impl Producer {
         }
         let mut offset = 0;
         for piece in pieces {
-            self.writer.write(offset, piece);
+            self.writer.write(offset, piece, false);
             offset += piece.len();
         }
         self.writer.publish(len);
@@ -62,7 +62,7 @@ impl Producer {
         if !self.writer.reserve(len)? {
             return Ok(None);
         }
-        Ok(Some(Reservation { writer: &mut self.writer, len, filled: 0 }))
+        Ok(Some(Reservation { writer: &mut self.writer, len, filled: 0, past: false }))
     }
 }
 
@@ -72,6 +72,7 @@ pub struct Reservation<'a> {
     writer: &'a mut Writer<Mapped>,
     len: usize,
     filled: usize,
+    past: bool,
 }
 
 impl Reservation<'_> {
@@ -81,6 +82,13 @@ impl Reservation<'_> {
         self.len - self.filled
     }
 
+    /// The same, whose bytes are written past the caches where they are long: faster where the consumer's processor is far from this one,
+    /// and its cache still has what lay there before.
+    #[must_use]
+    pub fn past_caches(self) -> Self {
+        Reservation { past: true, ..self }
+    }
+
     /// Appends bytes.
     ///
     /// # Panics
@@ -88,7 +96,7 @@ impl Reservation<'_> {
     #[inline]
     pub fn write(&mut self, from: &[u8]) {
         assert!(from.len() <= self.left(), "{} bytes do not fit in the {} left of a frame", from.len(), self.left());
-        self.writer.write(self.filled, from);
+        self.writer.write(self.filled, from, self.past);
         self.filled += from.len();
     }
 
@@ -101,8 +109,12 @@ impl Reservation<'_> {
         assert!(len <= self.left(), "{len} bytes do not fit in the {} left of a frame", self.left());
         let (at, before_end) = self.writer.geometry.run(self.writer.position(), self.filled, len);
         let slots = self.writer.words.slots();
-        from.copy_to(0, &slots, at, before_end);
-        from.copy_to(before_end, &slots, 0, len - before_end);
+        for (from_at, at, len) in [(0, at, before_end), (before_end, 0, len - before_end)] {
+            match self.past {
+                true => from.copy_past_to(from_at, &slots, at, len),
+                false => from.copy_to(from_at, &slots, at, len),
+            }
+        }
         self.filled += len;
     }
 

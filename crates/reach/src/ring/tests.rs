@@ -220,6 +220,25 @@ fn exposed_memory_goes_in_and_out_across_the_end() {
     }
 }
 
+/// Long enough to go past the caches.
+#[test]
+fn what_is_written_past_the_caches_comes_as_it_is_across_the_end() {
+    let (mut producer, mut consumer, _memory) = ring(16 << 10);
+    let source = Region::alloc(8 << 10).unwrap().expose().unwrap();
+    for round in 0..100usize {
+        let (len, from) = (2000 + round * 61 % 3000, round * 7 % 64);
+        let bytes = payload(len, round as u8);
+        source.write(from, &bytes);
+        let mut room = producer.reserve(3 + 2 * len).unwrap().unwrap().past_caches();
+        room.write(b"abc");
+        room.write(&bytes);
+        room.copy_from(&source.slice(from..from + len));
+        room.publish();
+        let expected = [b"abc", &bytes[..], &bytes].concat();
+        assert!(consumer.try_pop(|frame| frame.to_vec()).unwrap() == Some(expected), "round {round}");
+    }
+}
+
 #[test]
 fn layouts_round_up_and_fit_only_themselves() {
     assert_eq!(Layout::new(0).capacity(), 256);

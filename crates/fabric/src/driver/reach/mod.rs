@@ -10,6 +10,7 @@
 //! message. The word also tells a rank that was stopped that nobody reads its ring any more.
 
 mod rings;
+mod ways;
 
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -219,6 +220,7 @@ impl Wire for ReachWire {
             }
             room.write(&crc.to_le_bytes()[..trailer]);
             room.publish();
+            self.outgoing.published();
             link.transmitted(&frame);
             // At once, so that a peer that waits takes the first frames while the next are made.
             self.bell.hint();

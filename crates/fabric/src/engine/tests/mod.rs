@@ -19,7 +19,8 @@ use super::*;
 pub(super) fn config(rendezvous: Rendezvous) -> Config {
     Config {
         frame: 256,
-        long: None,
+        // Only where drivers have it.
+        long: (rendezvous == Rendezvous::Mapped).then_some(Long { beyond: 700, frame: 500 }),
         credits: 16,
         unexpected: 2000,
         rendezvous,

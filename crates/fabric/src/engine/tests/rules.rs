@@ -44,7 +44,7 @@ fn messages_that_wait_go_before_new_ones() {
 #[test]
 fn a_message_that_is_given_up_while_it_is_held_holds_no_other() {
     let (mut one, mut other) = pair(Rendezvous::Mapped);
-    let long = one.send(5, Source::Memory(memory(5000)));
+    let long = one.send(5, Source::Memory(memory(12_000)));
     for _ in 0..4 {
         carry(&mut one, &mut other);
         carry(&mut other, &mut one);
