@@ -11,8 +11,8 @@ use std::task::Poll;
 
 use fulmen_fabric::Rights;
 use fulmen_fabric::engine::{
-    At, Atomic, Cancel, Config, Counter, Exports, Into, Lent, Link, OpError, OpId, Part, Place, Posting, Rendezvous,
-    Request, Source, Target,
+    At, Atomic, Cancel, Config, Counter, Exports, Into, Lent, Link, Long, OpError, OpId, Part, Place, Posting,
+    Rendezvous, Request, Source, Target,
 };
 use fulmen_fuzz::{Guarded, Input, with_memory};
 use libfuzzer_sys::fuzz_target;
@@ -47,7 +47,8 @@ fn run(data: &[u8], memory: &Guarded) {
         1 => Rendezvous::Matched,
         _ => Rendezvous::Striped,
     };
-    let config = Config { frame: 256, long: None, credits: 16, unexpected: 2000, rendezvous, verify: flags & 2 != 0 };
+    let long = (rendezvous == Rendezvous::Mapped).then_some(Long { beyond: 700, frame: 500 });
+    let config = Config { frame: 256, long, credits: 16, unexpected: 2000, rendezvous, verify: flags & 2 != 0 };
     let exports = Exports::new();
     let rights = [Rights::READ, Rights::WRITE, Rights::all()];
     let keys = [0, 1, 2].map(|index| exports.add(memory.piece(index), rights[index]).expect("random numbers"));

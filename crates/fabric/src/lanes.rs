@@ -229,7 +229,7 @@ impl Lanes {
 
     /// Moves one lane on: true if anything moved. The lane is unlocked while large copies are made.
     ///
-    /// `own` is the operation for which the caller asks, if it does, and `until` its deadline. Threads that wait for
+    /// `own` is the operation for which the caller asks, if it does, and `until` its deadline; frames may stay where they came once it has ended. Threads that wait for
     /// others are woken if these have ended.
     #[inline]
     pub(crate) fn pump<'a>(
@@ -273,6 +273,8 @@ impl Lanes {
         let others = lane.link.ended().wrapping_sub(ended) != u32::from(own_ended);
         // Somebody may wait for a word that the peer has changed.
         let others = others || lane.link.served() != served || lane.rdma_ended() != done;
+        // Whoever found the lane taken did not see what is left there.
+        let others = others || lane.wire.has_left();
         let next = lane.link.awaits_lender();
         let lends = |(next, before): (&Option<OpId>, &Option<OpId>)| next.is_some() && next != before && *next != own;
         if others || next.iter().zip(&lender).any(lends) {
@@ -320,6 +322,8 @@ impl Lanes {
             switch.heed(&self.life);
             switch.load(rank, &mut lane.link);
         }
+        // All of it, also what is asked for later: nothing is taken out of a link that is severed.
+        let own = own.filter(|_| losses == lane.losses);
         let moved = lane.wire.pump(&mut lane.link, lent, own);
         let moved = moved.and_then(|moved| match &self.switch {
             Some(switch) => switch.unload(rank, &mut lane.link).map(|()| moved),

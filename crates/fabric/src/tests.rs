@@ -350,6 +350,40 @@ pub(crate) fn alone() -> Arc<OneSided> {
     Arc::new(OneSided::new((1, 0), vec![Some(area), None], None, Exports::new(), Box::new(|_| None), None))
 }
 
+#[test]
+fn links_are_made_for_every_flow_and_number_of_ranks() {
+    for size in [2, 3, 4, 8, 9, 16, 64, 1024] {
+        for (frame, credits) in
+            [(256, 16), (8184, 60), (16_424, 60), (16_428, 60), (32_768, 60), (65_536, 16), (65_536, 1024)]
+        {
+            for verify in [false, true] {
+                let _ = Link::new(reach::config(size, &Flow { frame, credits, ..Flow::default() }, verify));
+            }
+        }
+    }
+}
+
+#[test]
+fn what_came_before_the_sender_was_lost_is_received_after_it_in_any_number_of_receives() {
+    for given_up in [false, true] {
+        let ranks = start(2);
+        let [zero, one] = [0, 1].map(|rank: usize| &ranks[rank].0);
+        for tag in 1..=3 {
+            zero.send_bytes(1, tag, &[tag as u8; 10_000], LONG).unwrap();
+        }
+        if given_up {
+            zero.inner.lanes.lock(1).unwrap().sever();
+        } else {
+            one.inner.lanes.life.lose(0, Loss::Ended);
+        }
+        for tag in 1..=3 {
+            let mut into = vec![0; 10_000];
+            one.recv_bytes(0, tag, &mut into, LONG).unwrap();
+            assert_eq!(into, vec![tag as u8; 10_000], "{given_up}");
+        }
+    }
+}
+
 /// What it took would have to be copied twice, and would hold up whoever sends more.
 #[test]
 fn a_receive_leaves_what_comes_after_its_message_where_it_came() {

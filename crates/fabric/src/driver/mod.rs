@@ -48,6 +48,11 @@ pub(crate) trait Wire: Send {
     /// What broke: the link is severed then.
     fn pump(&mut self, link: &mut Link, lent: &mut Lent<'_>, own: Option<OpId>) -> Result<bool, Broken>;
 
+    /// Whether the last such call left frames where they came.
+    fn has_left(&self) -> bool {
+        false
+    }
+
     /// Sends a frame of [`Link::eager`] and wakes the peer; false if there is no room now.
     ///
     /// # Errors

@@ -113,7 +113,7 @@ impl Rendezvous {
 /// How a link is set up. The same at both ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Bytes of the longest frame: at least 128.
+    /// Bytes of the longest frame, of those that are not [`Config::long`]: at least 128.
     pub frame: usize,
     /// The messages for whose fragments there is more room.
     pub long: Option<Long>,
@@ -165,7 +165,7 @@ impl Config {
         self.long.map_or(self.frame, |long| long.frame)
     }
 
-    /// Bytes of the longest fragment of what comes from there, after so many. What is copied together first goes as all else does.
+    /// Bytes of the longest fragment of what comes from there, after so many. [`Source::Bytes`] go as if they were short.
     fn fragment(&self, source: &Source, sent: u64) -> u64 {
         match self.long {
             Some(long) if source.len() > long.beyond && !matches!(source, Source::Bytes(_)) => {

@@ -223,7 +223,7 @@ fn exposed_memory_goes_in_and_out_across_the_end() {
 /// Long enough to go past the caches.
 #[test]
 fn what_is_written_past_the_caches_comes_as_it_is_across_the_end() {
-    let (mut producer, mut consumer, _memory) = ring(16 << 10);
+    let (mut producer, mut consumer, _memory) = ring(32 << 10);
     let source = Region::alloc(8 << 10).unwrap().expose().unwrap();
     for round in 0..100usize {
         let (len, from) = (2000 + round * 61 % 3000, round * 7 % 64);

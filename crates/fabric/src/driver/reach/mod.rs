@@ -36,8 +36,9 @@ const GIVEN_UP: usize = 128;
 
 /// How a link over shared memory between two of so many ranks is set up.
 pub(crate) fn config(size: u32, flow: &Flow, verify: bool) -> Config {
-    let long = link(size, flow).long();
-    Config { long: long.map(|(beyond, frame)| Long { beyond: beyond as u64, frame }), ..basics(flow, verify) }
+    let config = basics(flow, verify);
+    let long = |(beyond, frame): (usize, usize)| Long { beyond: beyond as u64, frame: frame.max(config.frame) };
+    Config { long: link(size, flow).long().map(long), ..config }
 }
 
 /// The same without what depends on the rings.
@@ -119,6 +120,8 @@ pub(crate) struct ReachWire {
     peer_gave_up: Exposed,
     neighbours: Arc<Neighbours>,
     rendezvous: usize,
+    /// Frames are left in the rings.
+    left: bool,
     /// Whether frames carry checksums.
     verify: bool,
 }
@@ -146,6 +149,7 @@ impl ReachWire {
             peer_gave_up: given_up(theirs, rank),
             neighbours,
             rendezvous: usize::try_from(flow.rendezvous).unwrap_or(usize::MAX),
+            left: false,
             verify: options.verify_data,
         })
     }
@@ -157,13 +161,13 @@ impl Wire for ReachWire {
         let mut moved = false;
         // Looked at before the frames, so that all that came before are taken.
         let over = self.is_given_up();
-        let has_enough = |link: &Link| own.is_some_and(|op| link.has_ended(op));
-        let mut all = false;
-        while !has_enough(link) {
-            let Some(frame) = self.incoming.peek()? else {
-                all = true;
+        let has_enough = |link: &Link| !over && own.is_some_and(|op| link.has_ended(op));
+        self.left = false;
+        while let Some(frame) = self.incoming.peek()? {
+            if has_enough(link) {
+                self.left = true;
                 break;
-            };
+            }
             if frame.is_empty() {
                 frame.release();
                 self.incoming.turn();
@@ -177,7 +181,7 @@ impl Wire for ReachWire {
             frame.release();
             moved = true;
         }
-        if over && all && !link.peer_left() {
+        if over && !link.peer_left() {
             return Err(given_up_by_peer());
         }
         let mut sent = false;
@@ -231,6 +235,11 @@ impl Wire for ReachWire {
             self.bell.notify();
         }
         Ok(moved || sent)
+    }
+
+    #[inline]
+    fn has_left(&self) -> bool {
+        self.left
     }
 
     #[inline]

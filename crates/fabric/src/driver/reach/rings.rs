@@ -1,15 +1,16 @@
 //! The rings of a link, two in each direction, which carry its frames in one order.
 //!
-//! Most go through one ring that is short enough to stay in the caches of whoever writes it. Messages that are longer than [`NARROW`], and go
-//! in parts, take another one, which is as long as it may be: what is written anew there is in nobody's second-level cache any more, and to
+//! Most go through one ring that is short enough to stay in the caches of whoever writes it. Messages that are longer than [`NARROW`] take
+//! another one, which is as long as it may be: what is written anew there is in nobody's second-level cache any more, and to
 //! take it from there costs more than all else. (Measured of two ranks whose processors share the last cache, 32 MiB, with second-level
-//! caches of 1 MiB: through 4 MiB, messages of 64 KiB take 0.7 of the time that they take through 512 KiB, of 256 KiB to 2 MiB 0.6; of 16 KiB
-//! and 32 KiB as long, and those of 64 to 512 bytes two to three times as long.) Among so many ranks that it could not be longer, there is
-//! none. A frame without bytes says that the next one is in the other ring.
+//! caches of 1 MiB: through 4 MiB, messages of 8 KiB to 2 MiB take 0.5 to 0.7 of the time that they take through 512 KiB, and those of 64 to
+//! 512 bytes two to three times as long.) Among so many ranks that it could not be longer, there is none. A frame without bytes says that the
+//! next one is in the other ring.
 
 use std::sync::atomic::Ordering;
 
 use fulmen_memory::Exposed;
+use fulmen_reach::Ticks;
 use fulmen_reach::ring::{Consumer, Frame, INLINE, Layout, Producer, Reservation, RingError};
 
 use super::super::check::TRAILER;
@@ -17,7 +18,8 @@ use super::ways::{LEAST, Ways};
 use crate::engine::FRAGMENT_HEADER;
 use crate::options::Flow;
 
-/// Bytes of the longest message that goes through the narrow ring in parts.
+/// Bytes of the longest message that goes through the narrow ring, where there is another: less than 8 KiB, which is a usual length, and just
+/// too long for one frame of the usual length.
 const NARROW: usize = 7 << 10;
 /// Bytes of the parts of what goes through the wide one, where it has room for as many as credits allow. (Measured as above, of messages of
 /// 64 KiB and 1 MiB: in parts of 8 KiB, they take 1.07 of the time that they take in these, and in parts of 32 KiB 1.12 and 0.94.)
@@ -45,12 +47,12 @@ pub(super) struct Rings {
     wide: Layout,
     /// The longest message that goes through the narrow one.
     longest: usize,
-    /// Bytes of the longest frame of what goes through the wide one.
+    /// Bytes of the longest frame of what goes through the wide one; zero where there is none.
     frame: usize,
 }
 
 impl Rings {
-    /// Rings with room for all frames of up to `frame` bytes that `credits` allow, each with a word before it that says in which ring it is,
+    /// Rings with room for all frames that credits allow, as long as `flow` and [`Rings::long`] say, each with a word before it that says in which ring it is,
     /// and `more` short frames that need none.
     pub(super) fn new(size: u32, flow: &Flow, more: usize) -> Rings {
         let credits = usize::from(flow.credits);
@@ -65,7 +67,7 @@ impl Rings {
         Rings { narrow, wide: Layout::new(share), longest: NARROW, frame }
     }
 
-    /// Messages of more bytes than that may go in frames of up to so many; none where there is but one ring.
+    /// Messages of more bytes than that may go in frames of up to so many, without a checksum; none where there is but one ring.
     pub(super) fn long(self) -> Option<(usize, usize)> {
         (self.frame > 0).then(|| (self.longest, self.frame - TRAILER))
     }
@@ -89,12 +91,13 @@ impl Rings {
     pub(super) fn outgoing(self, memory: &Exposed) -> Result<Outgoing, RingError> {
         let [narrow, wide] = self.of(memory);
         let ahead = Ahead { memory: wide.clone(), touched: 0 };
+        let ticks = Ticks::new();
         Ok(Outgoing {
             rings: [Producer::new(narrow)?, Producer::new(wide)?],
             at: NARROW_ONE,
             longest: self.longest,
             ahead,
-            ways: MARGINS.map(Ways::new),
+            ways: MARGINS.map(|margin| Ways::new(margin, ticks)),
         })
     }
 
@@ -260,7 +263,7 @@ mod tests {
     #[test]
     fn all_frames_that_credits_allow_have_room_in_either_ring() {
         for size in [1, 2, 3, 8, 64, 1024] {
-            for (frame, credits) in [(256, 16), (8184, 60), (65_536, 64)] {
+            for (frame, credits) in [(256, 16), (8184, 60), (32_768, 60), (65_536, 16), (65_536, 64)] {
                 let flow = Flow { frame, credits, ..Flow::default() };
                 let rings = Rings::new(size, &flow, MORE);
                 let (mut outgoing, mut incoming) = ends(rings);

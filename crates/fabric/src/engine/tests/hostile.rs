@@ -227,7 +227,7 @@ proptest! {
                 link.sever();
                 break;
             }
-            prop_assert!(link.kept <= 2000 + 16 * (256 + 64));
+            prop_assert!(link.kept <= 2000 + 16 * (500 + 64));
             if let Some(copy) = link.next_copy(&mut lent) {
                 match copy.into {
                     Into::Memory(memory) => prop_assert_eq!(memory.len() as u64, copy.len),

@@ -215,7 +215,7 @@ impl World {
         let Some(frame) = self.ends[side].wire.pop_front() else { return false };
         self.with_lent(side, |link, lent| link.receive(frame.as_slice(), lent)).unwrap();
         let link = &self.ends[side].link;
-        let bound = 2000 + 16 * 256 + 16 * 64;
+        let bound = 2000 + 16 * 500 + 16 * 64;
         assert!(link.kept <= bound, "{} bytes are kept", link.kept);
         true
     }
