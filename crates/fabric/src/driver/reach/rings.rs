@@ -97,7 +97,7 @@ impl Rings {
             at: NARROW_ONE,
             longest: self.longest,
             ahead,
-            ways: MARGINS.map(|margin| Ways::new(margin, ticks)),
+            ways: [Ways::new(ticks), Ways::new(ticks)],
         })
     }
 
@@ -108,9 +108,6 @@ impl Rings {
     }
 }
 
-/// How much longer frames must take through the caches, in either ring, before they go past them: more than what they take, as measured, where
-/// processors are near.
-const MARGINS: [f32; 2] = [16.0, 3.0];
 /// Their places.
 const NARROW_ONE: usize = 0;
 const WIDE_ONE: usize = 1;
