@@ -229,8 +229,8 @@ impl Lanes {
 
     /// Moves one lane on: true if anything moved. The lane is unlocked while large copies are made.
     ///
-    /// `own` is the operation for which the caller asks, if it does, and `until` its deadline; frames may stay where they came once it has ended. Threads that wait for
-    /// others are woken if these have ended.
+    /// `own` is the operation for which the caller asks, if it does, and `until` its deadline. Once it has ended, frames may
+    /// stay where they came. Threads that wait for others are woken if these have ended.
     #[inline]
     pub(crate) fn pump<'a>(
         &'a self,
