@@ -1,9 +1,9 @@
 //! How frames are written faster: through the caches or past them.
 //!
 //! What lies in a cache that another processor has far away is written anew ten times as slowly as what goes past all caches; where the two
-//! processors share one, that hardly matters, and what went past it takes its reader twice as long. (Measured of frames of 16 KiB: far, 6.9 and
-//! 0.7 µs to write and 1.1 to read either way; near, 0.6 and 0.7 µs to write, 0.5 and 1.2 to read. Of frames of 4 KiB, which go through a ring
-//! that stays in the caches: far, 2.3 and 0.07 µs to write; near, 0.67 and 0.08, and 0.18 and 0.44 to read.) No system says well how far
+//! processors share one, that hardly matters, and what went past it takes its reader twice as long. (Measured of copies by hand of 16 KiB:
+//! far, 6.9 and 0.7 µs to write and 1.1 to read either way; near, 0.6 and 0.7 µs to write, 0.5 and 1.2 to read. Of 4 KiB, through a ring that
+//! stays in the caches: far, 2.3 and 0.07 µs to write; near, 0.67 and 0.08, and 0.18 and 0.44 to read.) No system says well how far
 //! processors are apart, and virtual machines move. So the writer looks at the time that it takes, and now and then tries the other way.
 
 use fulmen_reach::Ticks;
