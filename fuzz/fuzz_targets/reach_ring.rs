@@ -2,10 +2,10 @@
 #![no_main]
 
 use fulmen_fuzz::{Guarded, Input, with_memory};
-use fulmen_reach::ring::{Consumer, Layout, Producer};
+use fulmen_reach::ring::{Consumer, Layout, Producer, RingError};
 use libfuzzer_sys::fuzz_target;
 
-const LAYOUT: Layout = Layout::new(1024);
+const LAYOUT: Layout = Layout::new(1024).with_cell(300);
 
 fuzz_target!(|data: &[u8]| {
     with_memory!(&[LAYOUT.size(), LAYOUT.size(), LAYOUT.max_frame()], |memory| run(data, memory))
@@ -14,7 +14,8 @@ fuzz_target!(|data: &[u8]| {
 fn run(data: &[u8], memory: &Guarded) {
     let layout = LAYOUT;
     let (incoming, outgoing) = (memory.piece(0), memory.piece(1));
-    let (Ok(mut consumer), Ok(mut producer)) = (Consumer::new(incoming.clone()), Producer::new(outgoing.clone()))
+    let (Ok(mut consumer), Ok(mut producer)) =
+        (Consumer::new(incoming.clone(), LAYOUT), Producer::new(outgoing.clone(), LAYOUT))
     else {
         panic!("two rings in zeroed memory")
     };
@@ -41,14 +42,15 @@ fn run(data: &[u8], memory: &Guarded) {
             },
             3 if writes => {
                 let len = usize::from(action >> 2) * 9;
-                match producer.reserve(len) {
+                let room = if len % 4 == 0 { producer.reserve_cell(len) } else { producer.reserve(len) };
+                match room {
                     Ok(Some(mut room)) => {
                         room.write(&vec![action; len]);
                         assert_eq!(room.left(), 0);
                         room.publish();
                     }
                     Ok(None) => {}
-                    Err(_) => writes = len > layout.max_frame(),
+                    Err(error) => writes = matches!(error, RingError::TooLong { .. }),
                 }
             }
             _ => {}

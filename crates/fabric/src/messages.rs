@@ -87,9 +87,10 @@ impl Fabric {
         self.check_alive(OP, to)?;
         let mut lane = self.lane(OP, to)?;
         if let Some(header) = lane.link.eager(tag, data.len()) {
-            match lane.wire.push(&header, data) {
+            let Lane { link, wire, .. } = &mut *lane;
+            match wire.push(link, &header, data) {
                 Ok(true) => {
-                    lane.link.eager_sent();
+                    link.eager_sent();
                     drop(lane);
                     self.inner.lanes.pass_on();
                     return Ok(());

@@ -333,7 +333,7 @@ impl Wire for Canned {
         }
         Ok(moved)
     }
-    fn push(&mut self, _header: &[u8; PREFIX], _payload: &[u8]) -> Result<bool, Broken> {
+    fn push(&mut self, _link: &Link, _header: &[u8; PREFIX], _payload: &[u8]) -> Result<bool, Broken> {
         Ok(false)
     }
     fn source(&self, memory: Exposed) -> Source {

@@ -5,6 +5,11 @@
 //! longer frame goes on through the slots that follow, whose head words it overwrites, so that its payload is at most
 //! two runs of bytes (the ring's end lies between them).
 //!
+//! Beside its slots, a ring may have a *cell* for the bytes of one frame beyond the first [`INLINE`], which then takes one
+//! slot as well. What is written again and again at one place lies in the caches of both sides, whereas the slots of a
+//! long frame were used so long ago that neither has them: whoever knows that the cell is free, because the consumer
+//! answered, puts a frame there.
+//!
 //! Every shared word has one writer: heads and payload belong to the producer; the `read` position, in a cache line of
 //! its own, belongs to the consumer, and the producer reads it only when the ring seems full. Zeroed memory is an empty
 //! ring. Neither side trusts the other: each word is read once, checked, and then used, so that a hostile process can
@@ -41,13 +46,15 @@ const SLOTS_AT: usize = 2 * LINE;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RingError {
-    /// The memory's length or alignment is not that of a ring.
-    #[error("{len} bytes at {addr:#x} are no ring: take `Layout::size` bytes that start at a multiple of 64")]
+    /// The memory's length or alignment is not that of this ring, or it cannot be written.
+    #[error("{len} bytes at {addr:#x} are not this ring: take {size} writable bytes that start at a multiple of 64")]
     Misfit {
         /// Its first address.
         addr: usize,
         /// Its length in bytes.
         len: usize,
+        /// [`Layout::size`].
+        size: usize,
     },
     /// The frame is longer than half of the ring.
     #[error("a frame of {len} bytes is longer than the {max} bytes that this ring carries: send it in parts")]
@@ -69,6 +76,7 @@ pub enum RingError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     slots: usize,
+    cell: usize,
 }
 
 impl Layout {
@@ -80,20 +88,23 @@ impl Layout {
     pub const fn new(capacity: usize) -> Layout {
         assert!(capacity <= 1 << 31, "a ring has at most 2 GiB");
         let slots = capacity.div_ceil(LINE).next_power_of_two();
-        Layout { slots: if slots < 4 { 4 } else { slots } }
+        Layout { slots: if slots < 4 { 4 } else { slots }, cell: 0 }
     }
 
-    /// The layout of a ring that takes exactly `size` bytes.
-    fn of_size(size: usize) -> Option<Layout> {
-        let capacity = size.checked_sub(SLOTS_AT).filter(|capacity| *capacity <= 1 << 31)?;
-        let layout = Layout::new(capacity);
-        (layout.size() == size).then_some(layout)
+    /// The same with a cell that takes a frame of up to `frame` bytes.
+    ///
+    /// # Panics
+    /// If it exceeds what the ring's slots take.
+    #[must_use]
+    pub const fn with_cell(self, frame: usize) -> Layout {
+        assert!(frame <= self.max_frame(), "a ring's cell takes no longer frames than its slots");
+        Layout { cell: frame.saturating_sub(INLINE).next_multiple_of(LINE), ..self }
     }
 
     /// Bytes of shared memory that the ring takes.
     #[must_use]
     pub const fn size(self) -> usize {
-        SLOTS_AT + self.capacity()
+        SLOTS_AT + self.capacity() + self.cell
     }
 
     /// Bytes of all slots.

@@ -9,7 +9,7 @@ use fulmen_reach::{Node, ShareKey};
 use fulmen_verbs::{Access, CompletionStatus, Gid, QueuePairKind};
 
 use crate::layout::wire as at;
-use crate::layout::{WIRE_MAGIC, state};
+use crate::layout::{ANSWERS, RING, WIRE_MAGIC, state};
 
 /// What an own wire cannot be made for.
 pub(crate) type Cause = Box<dyn std::error::Error + Send + Sync>;
@@ -28,8 +28,8 @@ impl OwnWire {
     pub(crate) fn new(node: &Node, number: u32, kind: QueuePairKind) -> Result<OwnWire, Cause> {
         let region = Region::alloc(at::SIZE)?;
         let words = region.expose()?;
-        let ring = Producer::new(words.slice(at::RING_AT..at::ANSWERS_AT))?;
-        let answers = Producer::new(words.slice(at::ANSWERS_AT..at::SIZE))?;
+        let ring = Producer::new(words.slice(at::RING_AT..at::ANSWERS_AT), RING)?;
+        let answers = Producer::new(words.slice(at::ANSWERS_AT..at::SIZE), ANSWERS)?;
         let incarnation = getrandom::u64()?;
         words.atomic_u64(at::INCARNATION).store(incarnation, Relaxed);
         words.atomic_u64(at::NUMBER).store(number.into(), Relaxed);
@@ -155,8 +155,8 @@ impl PeerWire {
         if word(at::KIND) != kind_code(kind) {
             return Err(format!("it is no {kind} queue pair").into());
         }
-        let ring = Consumer::new(words.slice(at::RING_AT..at::ANSWERS_AT))?;
-        let answers = Consumer::new(words.slice(at::ANSWERS_AT..at::SIZE))?;
+        let ring = Consumer::new(words.slice(at::RING_AT..at::ANSWERS_AT), RING)?;
+        let answers = Consumer::new(words.slice(at::ANSWERS_AT..at::SIZE), ANSWERS)?;
         Ok((PeerWire { words, incarnation }, ring, answers))
     }
 

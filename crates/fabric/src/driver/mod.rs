@@ -53,11 +53,11 @@ pub(crate) trait Wire: Send {
         false
     }
 
-    /// Sends a frame of [`Link::eager`] and wakes the peer; false if there is no room now.
+    /// Sends a frame of this link's [`Link::eager`] and wakes the peer; false if there is no room now.
     ///
     /// # Errors
     /// What broke.
-    fn push(&mut self, header: &[u8; PREFIX], payload: &[u8]) -> Result<bool, Broken>;
+    fn push(&mut self, link: &Link, header: &[u8; PREFIX], payload: &[u8]) -> Result<bool, Broken>;
 
     /// How this memory is best sent.
     fn source(&self, memory: Exposed) -> Source;
@@ -120,7 +120,7 @@ impl Wire for Retired {
         Ok(false)
     }
 
-    fn push(&mut self, _header: &[u8; PREFIX], _payload: &[u8]) -> Result<bool, Broken> {
+    fn push(&mut self, _link: &Link, _header: &[u8; PREFIX], _payload: &[u8]) -> Result<bool, Broken> {
         Ok(false)
     }
 

@@ -38,7 +38,10 @@ pub struct Outgoing {
 }
 
 /// Where frames come from that can wait.
+///
+/// Of four bytes, as it is read: were it written as one, the next frame would wait until all writes of the one before are through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
 pub(super) enum Queue {
     /// Messages.
     Out,
@@ -215,6 +218,13 @@ impl Link {
             return None;
         }
         Some(zerocopy::transmute!(self.prefix(Kind::Eager, 0, tag)))
+    }
+
+    /// Whether the peer has taken all frames that need a credit: it gave all credits back.
+    #[inline]
+    #[must_use]
+    pub fn all_taken(&self) -> bool {
+        self.credits == self.config.credits
     }
 
     /// The frame of [`Link::eager`] is on its way.

@@ -1,6 +1,6 @@
 //! Both sides of the ring over any words, so that loom can put its own beneath them.
 
-use super::{HEAD, Layout, RingError, SLOTS_AT};
+use super::{HEAD, INLINE, Layout, RingError, SLOTS_AT};
 use crate::shared::LINE;
 
 /// The ring's shared words and bytes. Slots are named by positions, which count on for ever and are reduced to the
@@ -22,18 +22,46 @@ pub(super) trait Words {
     fn read(&self, at: usize, into: &mut [u8]);
 }
 
+/// The bit of a head's length that says that the frame lies in the cell.
+const CELL: u32 = 1 << 31;
+
 /// Sizes that both sides derive from the layout, never from shared bytes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Geometry {
+struct Geometry {
     slots: u64,
     shift: u32,
     max_frame: usize,
+    /// Bytes of the longest frame that lies in the cell.
+    max_in_cell: usize,
+}
+
+/// Where the bytes of a frame lie, as offsets from the first slot: those before `turn` from `at` on, and all others from `rest` on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    at: usize,
+    turn: usize,
+    pub(super) rest: usize,
+    slots: u64,
+    in_cell: bool,
+}
+
+impl Place {
+    /// The run of bytes at `offset` of the frame: where it starts, and how many of `len` bytes it has. Those after them
+    /// start at `rest`.
+    #[inline(always)]
+    pub(super) fn run(&self, offset: usize, len: usize) -> (usize, usize) {
+        match offset < self.turn {
+            true => (self.at + offset, len.min(self.turn - offset)),
+            false => (self.rest + (offset - self.turn), len),
+        }
+    }
 }
 
 impl Geometry {
-    pub(super) fn new(layout: Layout) -> Geometry {
+    fn new(layout: Layout) -> Geometry {
         let slots = layout.slots as u64;
-        Geometry { slots, shift: slots.trailing_zeros(), max_frame: layout.max_frame() }
+        let (max_frame, max_in_cell) = (layout.max_frame(), INLINE + layout.cell);
+        Geometry { slots, shift: slots.trailing_zeros(), max_frame, max_in_cell }
     }
 
     /// The head of a frame: the lap in which it was written, and its length. The top bit is always set, so that zero is
@@ -48,13 +76,15 @@ impl Geometry {
         self.slots as usize * LINE
     }
 
-    /// The run of bytes at `offset` of the frame at `position`: where it starts, and how many of `len` bytes it has
-    /// before the ring's end. The rest starts at the first slot.
+    /// The place of a frame of `len` bytes in the slots from `position` on, or in the cell: behind the ring's end, it goes
+    /// on in the first slot.
     #[inline(always)]
-    pub(super) fn run(&self, position: u64, offset: usize, len: usize) -> (usize, usize) {
-        let slot = (position & (self.slots - 1)) as usize;
-        let at = (slot * LINE + HEAD + offset) & (self.capacity() - 1);
-        (at, len.min(self.capacity() - at))
+    fn place(&self, position: u64, len: usize, in_cell: bool) -> Place {
+        let at = (position & (self.slots - 1)) as usize * LINE + HEAD;
+        match in_cell {
+            true => Place { at, turn: INLINE, rest: self.capacity(), slots: 1, in_cell },
+            false => Place { at, turn: self.capacity() - at, rest: 0, slots: slots_of(len), in_cell },
+        }
     }
 }
 
@@ -66,7 +96,7 @@ fn slots_of(len: usize) -> u64 {
 #[derive(Debug)]
 pub(super) struct Writer<W> {
     pub(super) words: W,
-    pub(super) geometry: Geometry,
+    geometry: Geometry,
     /// Where the next frame goes.
     position: u64,
     /// The consumer's position as it was last read.
@@ -96,18 +126,30 @@ impl<W: Words> Writer<W> {
     /// It may fill the ring. The slot after it is then the oldest unread frame's, whose head is not stale, so that
     /// [`Writer::publish`] leaves it alone.
     #[inline(always)]
-    pub(super) fn reserve(&mut self, len: usize) -> Result<bool, RingError> {
-        if len > self.geometry.max_frame {
-            return Err(RingError::TooLong { len, max: self.geometry.max_frame });
+    pub(super) fn reserve(&mut self, len: usize) -> Result<Option<Place>, RingError> {
+        self.reserve_in(len, self.geometry.max_frame, false)
+    }
+
+    /// The same in the cell, which no unread frame has: the caller knows.
+    #[inline(always)]
+    pub(super) fn reserve_cell(&mut self, len: usize) -> Result<Option<Place>, RingError> {
+        self.reserve_in(len, self.geometry.max_in_cell, true)
+    }
+
+    #[inline(always)]
+    fn reserve_in(&mut self, len: usize, max: usize, in_cell: bool) -> Result<Option<Place>, RingError> {
+        if len > max {
+            return Err(RingError::TooLong { len, max });
         }
-        let slots = slots_of(len);
+        let place = self.geometry.place(self.position, len, in_cell);
+        let slots = place.slots;
         if self.position - self.read + slots > self.geometry.slots && !self.refresh(slots)? {
-            return Ok(false);
+            return Ok(None);
         }
         if slots > 1 {
             self.mark(slots - 1);
         }
-        Ok(true)
+        Ok(Some(place))
     }
 
     #[cold]
@@ -132,30 +174,26 @@ impl<W: Words> Writer<W> {
 
     /// Writes payload of the frame that was reserved. The caller keeps to the length that it reserved.
     #[inline(always)]
-    pub(super) fn write(&self, offset: usize, from: &[u8], past: bool) {
-        let (at, len) = self.geometry.run(self.position, offset, from.len());
+    pub(super) fn write(&self, place: Place, offset: usize, from: &[u8], past: bool) {
+        let (at, len) = place.run(offset, from.len());
         let (first, rest) = from.split_at(len);
         self.words.write(at, first, past);
         if !rest.is_empty() {
-            self.words.write(0, rest, past);
+            self.words.write(place.rest, rest, past);
         }
-    }
-
-    #[inline(always)]
-    pub(super) fn position(&self) -> u64 {
-        self.position
     }
 
     /// Shows the reserved frame of `len` bytes to the consumer.
     #[inline(always)]
-    pub(super) fn publish(&mut self, len: usize) {
-        let next = self.position + slots_of(len);
+    pub(super) fn publish(&mut self, place: Place, len: usize) {
+        let next = self.position + place.slots;
         let stale = &mut self.stale[(next & (self.geometry.slots - 1)) as usize];
         if *stale {
             *stale = false;
             self.words.clear_head(next);
         }
-        let head = u64::from(self.geometry.tag(self.position)) << 32 | len as u64;
+        let len = len as u32 | if place.in_cell { CELL } else { 0 };
+        let head = u64::from(self.geometry.tag(self.position)) << 32 | u64::from(len);
         self.words.set_head(self.position, head);
         self.position = next;
     }
@@ -164,7 +202,7 @@ impl<W: Words> Writer<W> {
 #[derive(Debug)]
 pub(super) struct Reader<W> {
     pub(super) words: W,
-    pub(super) geometry: Geometry,
+    geometry: Geometry,
     position: u64,
 }
 
@@ -173,40 +211,39 @@ impl<W: Words> Reader<W> {
         Reader { words, geometry: Geometry::new(layout), position: 0 }
     }
 
-    /// The length of the next frame, if it is there.
+    /// The length of the next frame and its place, if it is there.
     #[inline(always)]
-    pub(super) fn peek(&self) -> Result<Option<usize>, RingError> {
+    pub(super) fn peek(&self) -> Result<Option<(usize, Place)>, RingError> {
         let head = self.words.head(self.position);
         if (head >> 32) as u32 != self.geometry.tag(self.position) {
             return Ok(None);
         }
-        let len = head as u32 as usize;
-        if len > self.geometry.max_frame {
+        let in_cell = head as u32 & CELL != 0;
+        let len = (head as u32 & !CELL) as usize;
+        if in_cell && len > self.geometry.max_in_cell {
+            return Err(RingError::Corrupt { what: "a frame is longer than the cell in which it is said to be" });
+        }
+        if !in_cell && len > self.geometry.max_frame {
             return Err(RingError::Corrupt { what: "a frame is longer than half of the ring" });
         }
-        Ok(Some(len))
+        Ok(Some((len, self.geometry.place(self.position, len, in_cell))))
     }
 
     /// Reads payload of the next frame. The caller keeps to the length that it peeked.
     #[inline(always)]
-    pub(super) fn read(&self, offset: usize, into: &mut [u8]) {
-        let (at, len) = self.geometry.run(self.position, offset, into.len());
+    pub(super) fn read(&self, place: Place, offset: usize, into: &mut [u8]) {
+        let (at, len) = place.run(offset, into.len());
         let (first, rest) = into.split_at_mut(len);
         self.words.read(at, first);
         if !rest.is_empty() {
-            self.words.read(0, rest);
+            self.words.read(place.rest, rest);
         }
     }
 
+    /// Frees the slots of the next frame, which lies there.
     #[inline(always)]
-    pub(super) fn position(&self) -> u64 {
-        self.position
-    }
-
-    /// Frees the slots of the next frame, which has `len` bytes.
-    #[inline(always)]
-    pub(super) fn advance(&mut self, len: usize) {
-        self.position += slots_of(len);
+    pub(super) fn advance(&mut self, place: Place) {
+        self.position += place.slots;
         self.words.set_read_position(self.position);
     }
 }

@@ -1,8 +1,8 @@
 use fulmen_memory::Exposed;
 
-use super::RingError;
-use super::algorithm::Reader;
+use super::algorithm::{Place, Reader};
 use super::mapped::Mapped;
+use super::{Layout, RingError};
 
 /// The side of a ring that reads frames. There is one for a ring, and it is made while the ring's memory is zeroed or
 /// holds nothing but the first frames of its producer.
@@ -12,13 +12,12 @@ pub struct Consumer {
 }
 
 impl Consumer {
-    /// Attaches to a ring of [`Layout::size`](super::Layout::size) bytes.
+    /// Attaches to a ring of [`Layout::size`] bytes.
     ///
     /// # Errors
     /// [`RingError::Misfit`] if the memory has another size, does not start at a multiple of 64, or cannot be written.
-    pub fn new(memory: Exposed) -> Result<Consumer, RingError> {
-        let (words, layout) = Mapped::new(memory)?;
-        Ok(Consumer { reader: Reader::new(words, layout) })
+    pub fn new(memory: Exposed, layout: Layout) -> Result<Consumer, RingError> {
+        Ok(Consumer { reader: Reader::new(Mapped::new(memory, layout)?, layout) })
     }
 
     /// The next frame, if there is one. It stays in the ring until [`Frame::release`].
@@ -27,8 +26,8 @@ impl Consumer {
     /// [`RingError::Corrupt`] if the producer announced an impossible frame.
     #[inline]
     pub fn peek(&mut self) -> Result<Option<Frame<'_>>, RingError> {
-        let len = self.reader.peek()?;
-        Ok(len.map(|len| Frame { reader: &mut self.reader, len }))
+        let found = self.reader.peek()?;
+        Ok(found.map(|(len, place)| Frame { reader: &mut self.reader, place, len }))
     }
 
     /// Hands the next frame, if there is one, to `take`, and then frees its room. If `take` panics, the frame stays.
@@ -49,6 +48,7 @@ impl Consumer {
 #[derive(Debug)]
 pub struct Frame<'a> {
     reader: &'a mut Reader<Mapped>,
+    place: Place,
     len: usize,
 }
 
@@ -73,7 +73,7 @@ impl Frame<'_> {
     #[inline]
     pub fn read(&self, at: usize, into: &mut [u8]) {
         self.check(at, into.len());
-        self.reader.read(at, into);
+        self.reader.read(self.place, at, into);
     }
 
     /// Copies `len` bytes from offset `at` of the frame to offset `to_at` of exposed memory, with one copy.
@@ -82,10 +82,10 @@ impl Frame<'_> {
     /// If they do not lie inside, here or there.
     pub fn copy_to(&self, at: usize, to: &Exposed, to_at: usize, len: usize) {
         self.check(at, len);
-        let (from, before_end) = self.reader.geometry.run(self.reader.position(), at, len);
-        let slots = self.reader.words.slots();
-        slots.copy_to(from, to, to_at, before_end);
-        slots.copy_to(0, to, to_at + before_end, len - before_end);
+        let (from, first) = self.place.run(at, len);
+        let bytes = self.reader.words.bytes();
+        bytes.copy_to(from, to, to_at, first);
+        bytes.copy_to(self.place.rest, to, to_at + first, len - first);
     }
 
     /// All of its bytes, in a new vector.
@@ -99,7 +99,7 @@ impl Frame<'_> {
     /// Frees its room in the ring for the producer.
     #[inline]
     pub fn release(self) {
-        self.reader.advance(self.len);
+        self.reader.advance(self.place);
     }
 
     #[inline(always)]

@@ -6,7 +6,7 @@ use super::algorithm::Words;
 use super::{Layout, RingError, SLOTS_AT};
 use crate::shared::{LINE, Shared};
 
-/// The ring's words in shared memory: the consumer's position at 0, the slots from [`SLOTS_AT`] on.
+/// The ring's words in shared memory: the consumer's position at 0, the slots from [`SLOTS_AT`] on, and behind them the cell.
 #[derive(Debug)]
 pub(super) struct Mapped {
     shared: Shared,
@@ -14,18 +14,12 @@ pub(super) struct Mapped {
 }
 
 impl Mapped {
-    pub(super) fn new(memory: Exposed) -> Result<(Mapped, Layout), RingError> {
-        let misfit = RingError::Misfit { addr: memory.addr(), len: memory.len() };
-        let layout = Layout::of_size(memory.len()).ok_or(misfit)?;
-        if !memory.addr().is_multiple_of(LINE) || !memory.region().is_writable() {
-            return Err(misfit);
+    pub(super) fn new(memory: Exposed, layout: Layout) -> Result<Mapped, RingError> {
+        let fits = memory.len() == layout.size() && memory.addr().is_multiple_of(LINE);
+        if !fits || !memory.region().is_writable() {
+            return Err(RingError::Misfit { addr: memory.addr(), len: memory.len(), size: layout.size() });
         }
-        let mask = layout.slots as u64 - 1;
-        Ok((Mapped { shared: Shared::new(memory, LINE), mask }, layout))
-    }
-
-    fn capacity(&self) -> usize {
-        (self.mask as usize + 1) * LINE
+        Ok(Mapped { shared: Shared::new(memory, LINE), mask: layout.slots as u64 - 1 })
     }
 
     #[inline(always)]
@@ -35,12 +29,12 @@ impl Mapped {
 
     #[inline(always)]
     fn check(&self, at: usize, len: usize) {
-        let inside = at <= self.capacity() && len <= self.capacity() - at;
-        assert!(inside, "a run of bytes lies in the slots");
+        let all = self.shared.len() - SLOTS_AT;
+        assert!(at <= all && len <= all - at, "a run of bytes lies in the slots, or in the cell behind them");
     }
 
-    /// The slots' bytes, for copies between exposed memories.
-    pub(super) fn slots(&self) -> Exposed {
+    /// The bytes of slots and cell, for copies between exposed memories.
+    pub(super) fn bytes(&self) -> Exposed {
         self.shared.memory().slice(SLOTS_AT..self.shared.len())
     }
 }
@@ -77,14 +71,14 @@ impl Words for Mapped {
     #[inline(always)]
     fn write(&self, at: usize, from: &[u8], past: bool) {
         self.check(at, from.len());
-        // SAFETY: checked to lie in the slots, which end where the memory ends.
+        // SAFETY: checked to lie behind the first words, in the memory.
         unsafe { self.shared.write(SLOTS_AT + at, from, past) }
     }
 
     #[inline(always)]
     fn read(&self, at: usize, into: &mut [u8]) {
         self.check(at, into.len());
-        // SAFETY: checked to lie in the slots, which end where the memory ends.
+        // SAFETY: checked to lie behind the first words, in the memory.
         unsafe { self.shared.read(SLOTS_AT + at, into) }
     }
 }

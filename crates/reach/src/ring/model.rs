@@ -13,6 +13,7 @@ use crate::shared::LINE;
 /// races with another.
 struct Model {
     heads: Vec<AtomicU64>,
+    /// Of the slots, and then of the cell.
     bytes: Vec<UnsafeCell<[u8; LINE]>>,
     read: AtomicU64,
 }
@@ -21,7 +22,7 @@ impl Model {
     fn new(layout: Layout) -> Arc<Model> {
         Arc::new(Model {
             heads: (0..layout.slots).map(|_| AtomicU64::new(0)).collect(),
-            bytes: (0..layout.slots).map(|_| UnsafeCell::new([0; LINE])).collect(),
+            bytes: (0..layout.slots + layout.cell / LINE).map(|_| UnsafeCell::new([0; LINE])).collect(),
             read: AtomicU64::new(0),
         })
     }
@@ -70,7 +71,7 @@ impl Words for Arc<Model> {
             // SAFETY: loom panics if another access is under way.
             self.bytes[slot]
                 .with_mut(|bytes| unsafe { (&mut *bytes)[offset..offset + piece.len()].copy_from_slice(piece) });
-            if offset == 0 {
+            if offset == 0 && slot < self.heads.len() {
                 // Payload of a long frame lies where the head was.
                 let mut head = [0; HEAD];
                 let len = piece.len().min(HEAD);
@@ -90,28 +91,39 @@ impl Words for Arc<Model> {
 }
 
 /// Passes frames of these lengths through a ring of four slots, each filled with words that look like heads of the
-/// second lap, and expects each to come out whole and in order.
+/// second lap, and expects each to come out whole and in order. Those longer than all slots go in the cell, once the consumer has said
+/// elsewhere that it read all before.
 fn pass(frames: &'static [usize]) {
     let mut model = loom::model::Builder::new();
     // More switches between the two threads than this find nothing that fewer do not, and take minutes.
     model.preemption_bound = Some(3);
     model.check(move || {
-        let layout = Layout::new(0);
+        let layout = Layout { cell: 2 * LINE, ..Layout::new(0) };
         let words = Model::new(layout);
+        let said = Arc::new(AtomicU64::new(0));
+        let heard = said.clone();
         let mut writer = Writer::new(words.clone(), layout);
         let mut reader = Reader::new(words, layout);
         let producer = thread::spawn(move || {
             for (number, len) in frames.iter().enumerate() {
                 let bytes = frame(number, *len);
-                while !writer.reserve(*len).expect("the consumer is correct") {
+                let in_cell = *len > layout.max_frame();
+                while in_cell && heard.load(Ordering::Acquire) < number as u64 {
                     thread::yield_now();
                 }
-                writer.write(0, &bytes, false);
-                writer.publish(*len);
+                let place = loop {
+                    let place = if in_cell { writer.reserve_cell(*len) } else { writer.reserve(*len) };
+                    match place.expect("the consumer is correct") {
+                        Some(place) => break place,
+                        None => thread::yield_now(),
+                    }
+                };
+                writer.write(place, 0, &bytes, false);
+                writer.publish(place, *len);
             }
         });
         for (number, len) in frames.iter().enumerate() {
-            let found = loop {
+            let (found, place) = loop {
                 match reader.peek().expect("the producer is correct") {
                     Some(found) => break found,
                     None => thread::yield_now(),
@@ -119,11 +131,12 @@ fn pass(frames: &'static [usize]) {
             };
             assert_eq!(found, *len, "the length of frame {number}");
             let mut bytes = vec![0; found];
-            reader.read(0, &mut bytes);
+            reader.read(place, 0, &mut bytes);
             assert_eq!(bytes, frame(number, *len), "frame {number}");
-            reader.advance(found);
+            reader.advance(place);
+            said.store(number as u64 + 1, Ordering::Release);
         }
-        assert_eq!(reader.peek(), Ok(None), "there is no frame after the last");
+        assert!(matches!(reader.peek(), Ok(None)), "there is no frame after the last");
         producer.join().unwrap();
     });
 }
@@ -146,4 +159,9 @@ fn long_frames_leave_no_head_behind() {
 #[test]
 fn a_long_frame_across_the_end() {
     pass(&[8, 8, 8, 100, 8]);
+}
+
+#[test]
+fn frames_in_the_cell_between_others() {
+    pass(&[130, 8, 130, 130]);
 }

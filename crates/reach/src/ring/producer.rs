@@ -1,8 +1,8 @@
 use fulmen_memory::Exposed;
 
-use super::RingError;
-use super::algorithm::Writer;
+use super::algorithm::{Place, Writer};
 use super::mapped::Mapped;
+use super::{Layout, RingError};
 
 /// The side of a ring that writes frames. There is one for a ring, and it is made while the ring's memory is zeroed.
 #[derive(Debug)]
@@ -11,13 +11,12 @@ pub struct Producer {
 }
 
 impl Producer {
-    /// Attaches to a ring of [`Layout::size`](super::Layout::size) zeroed bytes.
+    /// Attaches to a ring of [`Layout::size`] zeroed bytes.
     ///
     /// # Errors
     /// [`RingError::Misfit`] if the memory has another size, does not start at a multiple of 64, or cannot be written.
-    pub fn new(memory: Exposed) -> Result<Producer, RingError> {
-        let (words, layout) = Mapped::new(memory)?;
-        Ok(Producer { writer: Writer::new(words, layout) })
+    pub fn new(memory: Exposed, layout: Layout) -> Result<Producer, RingError> {
+        Ok(Producer { writer: Writer::new(Mapped::new(memory, layout)?, layout) })
     }
 
     /// Bytes of the longest frame.
@@ -40,15 +39,13 @@ impl Producer {
     #[inline]
     pub fn try_push(&mut self, pieces: &[&[u8]]) -> Result<bool, RingError> {
         let len = pieces.iter().map(|piece| piece.len()).sum();
-        if !self.writer.reserve(len)? {
-            return Ok(false);
-        }
+        let Some(place) = self.writer.reserve(len)? else { return Ok(false) };
         let mut offset = 0;
         for piece in pieces {
-            self.writer.write(offset, piece, false);
+            self.writer.write(place, offset, piece, false);
             offset += piece.len();
         }
-        self.writer.publish(len);
+        self.writer.publish(place, len);
         Ok(true)
     }
 
@@ -59,10 +56,20 @@ impl Producer {
     /// As [`Producer::try_push`].
     #[inline]
     pub fn reserve(&mut self, len: usize) -> Result<Option<Reservation<'_>>, RingError> {
-        if !self.writer.reserve(len)? {
-            return Ok(None);
-        }
-        Ok(Some(Reservation { writer: &mut self.writer, len, filled: 0, past: false }))
+        let place = self.writer.reserve(len)?;
+        Ok(place.map(|place| Reservation { writer: &mut self.writer, place, len, filled: 0, past: false }))
+    }
+
+    /// Makes room in the ring's cell instead, if its slots have room for what announces the frame. No frame that lies
+    /// there may be unread: the consumer has said, in whatever way, that it has released all of them. Otherwise it
+    /// reads this frame's bytes in place of the other's.
+    ///
+    /// # Errors
+    /// As [`Producer::try_push`].
+    #[inline]
+    pub fn reserve_cell(&mut self, len: usize) -> Result<Option<Reservation<'_>>, RingError> {
+        let place = self.writer.reserve_cell(len)?;
+        Ok(place.map(|place| Reservation { writer: &mut self.writer, place, len, filled: 0, past: false }))
     }
 }
 
@@ -70,6 +77,7 @@ impl Producer {
 #[derive(Debug)]
 pub struct Reservation<'a> {
     writer: &'a mut Writer<Mapped>,
+    place: Place,
     len: usize,
     filled: usize,
     past: bool,
@@ -96,7 +104,7 @@ impl Reservation<'_> {
     #[inline]
     pub fn write(&mut self, from: &[u8]) {
         assert!(from.len() <= self.left(), "{} bytes do not fit in the {} left of a frame", from.len(), self.left());
-        self.writer.write(self.filled, from, self.past);
+        self.writer.write(self.place, self.filled, from, self.past);
         self.filled += from.len();
     }
 
@@ -107,12 +115,12 @@ impl Reservation<'_> {
     pub fn copy_from(&mut self, from: &Exposed) {
         let len = from.len();
         assert!(len <= self.left(), "{len} bytes do not fit in the {} left of a frame", self.left());
-        let (at, before_end) = self.writer.geometry.run(self.writer.position(), self.filled, len);
-        let slots = self.writer.words.slots();
-        for (from_at, at, len) in [(0, at, before_end), (before_end, 0, len - before_end)] {
+        let (at, first) = self.place.run(self.filled, len);
+        let bytes = self.writer.words.bytes();
+        for (from_at, at, len) in [(0, at, first), (first, self.place.rest, len - first)] {
             match self.past {
-                true => from.copy_past_to(from_at, &slots, at, len),
-                false => from.copy_to(from_at, &slots, at, len),
+                true => from.copy_past_to(from_at, &bytes, at, len),
+                false => from.copy_to(from_at, &bytes, at, len),
             }
         }
         self.filled += len;
@@ -125,6 +133,6 @@ impl Reservation<'_> {
     #[inline]
     pub fn publish(self) {
         assert!(self.left() == 0, "a frame is published with {} bytes unwritten", self.left());
-        self.writer.publish(self.len);
+        self.writer.publish(self.place, self.len);
     }
 }

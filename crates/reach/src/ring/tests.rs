@@ -6,14 +6,14 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn memory(capacity: usize) -> Exposed {
-    let size = Layout::new(capacity).size();
-    Region::alloc(size).unwrap().expose().unwrap()
+fn ring(capacity: usize) -> (Producer, Consumer, Exposed) {
+    ring_of(Layout::new(capacity))
 }
 
-fn ring(capacity: usize) -> (Producer, Consumer, Exposed) {
-    let memory = memory(capacity);
-    (Producer::new(memory.clone()).unwrap(), Consumer::new(memory.clone()).unwrap(), memory)
+fn ring_of(layout: Layout) -> (Producer, Consumer, Exposed) {
+    let memory = Region::alloc(layout.size()).unwrap().expose().unwrap();
+    let producer = Producer::new(memory.clone(), layout).unwrap();
+    (producer, Consumer::new(memory.clone(), layout).unwrap(), memory)
 }
 
 #[test]
@@ -37,6 +37,8 @@ enum Step {
     Push(usize, u8),
     /// Payload that looks like heads of frames, should one take it for them.
     PushTrap(usize),
+    /// The same in the cell, if no unread frame lies there.
+    PushCell(usize),
     /// A reservation that is given up after some bytes.
     GiveUp(usize),
     Pop,
@@ -47,6 +49,7 @@ fn steps(longest: usize) -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         4 => (len.clone(), any::<u8>()).prop_map(|(len, byte)| Step::Push(len, byte)),
         2 => len.clone().prop_map(Step::PushTrap),
+        2 => len.clone().prop_map(Step::PushCell),
         1 => len.prop_map(Step::GiveUp),
         4 => Just(Step::Pop),
     ];
@@ -75,15 +78,34 @@ proptest! {
     #[test]
     fn behaves_as_a_queue(capacity in prop_oneof![Just(256), Just(512), Just(4096)], cuts in any::<(u8, u8)>(),
                           steps in steps(4096 / 2 - HEAD)) {
-        let (mut producer, mut consumer, _memory) = ring(capacity);
+        let (mut producer, mut consumer, _memory) = ring_of(Layout::new(capacity).with_cell(capacity / 3));
         let mut model = VecDeque::new();
         let mut position = 0;
+        // Where the last frame in the cell is in the order of all, and how many were read.
+        let (mut in_cell, mut pushes, mut pops) = (0, 0, 0);
         for step in steps {
             let len = match step {
                 Step::Push(len, _) | Step::PushTrap(len) | Step::GiveUp(len) => len % (producer.max_frame() + 1),
+                Step::PushCell(len) => len % (capacity / 3 + 1),
                 Step::Pop => 0,
             };
             match step {
+                Step::PushCell(_) if in_cell > pops => {}
+                Step::PushCell(_) => {
+                    let bytes = trap(position, len, capacity);
+                    if let Some(mut room) = producer.reserve_cell(len).unwrap() {
+                        let (one, other) = bytes.split_at(usize::from(cuts.0) * len / 255);
+                        room.write(one);
+                        room.write(other);
+                        room.publish();
+                        model.push_back(bytes);
+                        position += 1;
+                        pushes += 1;
+                        in_cell = pushes;
+                    } else {
+                        prop_assert!(!model.is_empty());
+                    }
+                }
                 Step::Push(..) | Step::PushTrap(_) => {
                     let bytes = match step {
                         Step::Push(_, seed) => payload(len, seed),
@@ -97,6 +119,7 @@ proptest! {
                     if pushed {
                         model.push_back(bytes);
                         position += (len + HEAD).div_ceil(LINE) as u64;
+                        pushes += 1;
                     }
                 }
                 Step::GiveUp(_) => {
@@ -106,6 +129,7 @@ proptest! {
                 }
                 Step::Pop => {
                     let popped = consumer.try_pop(|frame| frame.to_vec()).unwrap();
+                    pops += u64::from(popped.is_some());
                     prop_assert_eq!(popped, model.pop_front());
                 }
             }
@@ -119,18 +143,25 @@ proptest! {
 
     /// Whatever the other process writes, both sides go on or end with an error.
     #[test]
-    fn corrupt_bytes_do_no_harm(steps in steps(512 / 2 - HEAD), writes in prop::collection::vec((0usize..1024, any::<u64>(), any::<bool>()), 1..50)) {
-        let (mut producer, mut consumer, memory) = ring(512);
+    fn corrupt_bytes_do_no_harm(steps in steps(512 / 2 - HEAD), writes in prop::collection::vec((0usize..1024, any::<u64>(), 0..3u8), 1..50)) {
+        let (mut producer, mut consumer, memory) = ring_of(Layout::new(512).with_cell(200));
         let mut writes = writes.into_iter().cycle();
         for step in steps.into_iter().chain(std::iter::repeat_n(Step::Pop, 20)) {
             let (at, word, plausible) = writes.next().unwrap();
             let at = at % (memory.len() / 8) * 8;
-            // A head that passes the first look, or anything.
-            let word = if plausible { word & 0x3ff | (word >> 40 & 3 | 1 << 31) << 32 } else { word };
+            // A head that passes the first look, here or in the cell, or anything.
+            let head = word & 0x3ff | (word >> 40 & 3 | 1 << 31) << 32;
+            let word = [word, head, head | 1 << 31][usize::from(plausible)];
             memory.write(at, &word.to_ne_bytes());
             match step {
                 Step::Push(len, seed) => { let _ = producer.try_push(&[&payload(len, seed)]); }
                 Step::PushTrap(len) | Step::GiveUp(len) => { let _ = producer.reserve(len); }
+                Step::PushCell(len) => {
+                    if let Ok(Some(mut room)) = producer.reserve_cell(len) {
+                        room.write(&payload(len, 1));
+                        room.publish();
+                    }
+                }
                 Step::Pop => {
                     let popped = consumer.try_pop(|frame| frame.to_vec());
                     if let Ok(Some(bytes)) = popped {
@@ -181,8 +212,38 @@ fn impossible_words_are_named() {
     assert_eq!(head as u32, 5);
     memory.write(SLOTS_AT + LINE, &(1u64 << 63 | 121).to_ne_bytes());
     assert!(matches!(consumer.peek(), Err(RingError::Corrupt { .. })));
+    // It has no cell, so that what is said to lie there is one line at most.
+    memory.write(SLOTS_AT + LINE, &(1u64 << 63 | 1 << 31 | 57).to_ne_bytes());
+    assert!(matches!(consumer.peek(), Err(RingError::Corrupt { what }) if what.contains("cell")));
     memory.write(SLOTS_AT + LINE, &(1u64 << 63 | 120).to_ne_bytes());
     assert_eq!(consumer.peek().unwrap().unwrap().len(), 120);
+}
+
+#[test]
+fn a_frame_in_the_cell_takes_one_slot_and_the_same_bytes_each_time() {
+    let layout = Layout::new(256).with_cell(120);
+    let (mut producer, mut consumer, memory) = ring_of(layout);
+    let before = memory.len() - (120 - INLINE);
+    for round in 0..20 {
+        let bytes = payload(120, round + 1);
+        let mut room = producer.reserve_cell(120).unwrap().unwrap();
+        room.write(&bytes[..10]);
+        room.copy_from(&Region::alloc(4096).unwrap().expose().unwrap().slice(0..60));
+        room.write(&bytes[70..]);
+        room.publish();
+        let mut cell = [0; 120 - INLINE];
+        memory.read(before, &mut cell);
+        assert_eq!(cell[14..], bytes[70..]);
+        // The other slots are free meanwhile.
+        while producer.try_push(&[b"short"]).unwrap() {}
+        let expected = [&bytes[..10], &[0; 60], &bytes[70..]].concat();
+        assert_eq!(consumer.try_pop(|frame| frame.to_vec()).unwrap(), Some(expected));
+        for _ in 0..3 {
+            assert_eq!(consumer.try_pop(|frame| frame.to_vec()).unwrap().as_deref(), Some(&b"short"[..]));
+        }
+        assert_eq!(consumer.try_pop(|frame| frame.len()), Ok(None));
+    }
+    assert_eq!(producer.reserve_cell(121).err(), Some(RingError::TooLong { len: 121, max: 120 }));
 }
 
 #[test]
@@ -244,15 +305,18 @@ fn layouts_round_up_and_fit_only_themselves() {
     assert_eq!(Layout::new(0).capacity(), 256);
     assert_eq!(Layout::new(257).capacity(), 512);
     assert_eq!(Layout::new(1 << 20).size(), (1 << 20) + SLOTS_AT);
-    let memory = memory(4096);
+    assert_eq!(Layout::new(1 << 10).with_cell(57).size(), (1 << 10) + SLOTS_AT + LINE);
+    assert_eq!(Layout::new(1 << 10).with_cell(56), Layout::new(1 << 10));
+    let layout = Layout::new(4096);
+    let memory = Region::alloc(layout.size()).unwrap().expose().unwrap();
     for (range, fits) in
         [(0..4096 + 128, true), (0..4096, false), (8..4096 + 128, false), (0..64, false), (0..0, false)]
     {
-        assert_eq!(Producer::new(memory.slice(range.clone())).is_ok(), fits, "{range:?}");
-        assert_eq!(Consumer::new(memory.slice(range.clone())).is_ok(), fits, "{range:?}");
+        assert_eq!(Producer::new(memory.slice(range.clone()), layout).is_ok(), fits, "{range:?}");
+        assert_eq!(Consumer::new(memory.slice(range.clone()), layout).is_ok(), fits, "{range:?}");
     }
     let unaligned = Region::alloc(4096 + 256).unwrap().expose().unwrap().slice(8..8 + 4096 + 128);
-    assert!(matches!(Producer::new(unaligned), Err(RingError::Misfit { .. })));
+    assert!(matches!(Producer::new(unaligned, layout), Err(RingError::Misfit { size, .. }) if size == layout.size()));
 }
 
 #[test]

@@ -208,9 +208,10 @@ fn answer(memory: &Exposed) {
 
 /// Sends every frame back.
 fn echo(memory: &Exposed) {
-    let size = Layout::new(CAPACITY).size();
-    let mut from = Consumer::new(memory.slice(TO_CHILD..TO_CHILD + size)).unwrap();
-    let mut to = Producer::new(memory.slice(FROM_CHILD..FROM_CHILD + size)).unwrap();
+    let layout = Layout::new(CAPACITY);
+    let size = layout.size();
+    let mut from = Consumer::new(memory.slice(TO_CHILD..TO_CHILD + size), layout).unwrap();
+    let mut to = Producer::new(memory.slice(FROM_CHILD..FROM_CHILD + size), layout).unwrap();
     let (mine, theirs) = (Doorbell::at(memory, CHILD_BELL), Doorbell::at(memory, PARENT_BELL));
     for _ in 0..FRAMES {
         let frame = patiently(&mine, || from.try_pop(|frame| frame.to_vec()).unwrap());

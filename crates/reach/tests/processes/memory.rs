@@ -39,9 +39,10 @@ fn frames_go_there_and_back_between_processes() {
     let node = Node::open().unwrap();
     let peer = node.connect(&child.address, LONG).unwrap();
     let memory = peer.map(child.key, LONG).unwrap().expose().unwrap();
-    let size = Layout::new(CAPACITY).size();
-    let mut to = Producer::new(memory.slice(TO_CHILD..TO_CHILD + size)).unwrap();
-    let mut from = Consumer::new(memory.slice(FROM_CHILD..FROM_CHILD + size)).unwrap();
+    let layout = Layout::new(CAPACITY);
+    let size = layout.size();
+    let mut to = Producer::new(memory.slice(TO_CHILD..TO_CHILD + size), layout).unwrap();
+    let mut from = Consumer::new(memory.slice(FROM_CHILD..FROM_CHILD + size), layout).unwrap();
     let (theirs, mine) = (Doorbell::at(&memory, CHILD_BELL), Doorbell::at(&memory, PARENT_BELL));
     let (mut sent, mut received) = (0, 0);
     while received < FRAMES {

@@ -10,6 +10,7 @@ use fulmen_memory::{Exposed, Region};
 use fulmen_reach::ring::{Consumer, Producer};
 use fulmen_reach::{Node, ShareKey};
 
+use crate::layout::RING;
 use crate::layout::datagrams as at;
 use crate::wire::Cause;
 
@@ -25,7 +26,7 @@ impl OwnWire {
     pub(super) fn new(node: &Node) -> Result<OwnWire, Cause> {
         let region = Region::alloc(at::SIZE)?;
         let words = region.expose()?;
-        let ring = Producer::new(words.slice(at::RING_AT..at::SIZE))?;
+        let ring = Producer::new(words.slice(at::RING_AT..at::SIZE), RING)?;
         words.atomic_u64(at::MAGIC).store(at::THIS_MAGIC, Release);
         let share = node.share(&region)?;
         Ok(OwnWire { node: node.clone(), share, words, ring })
@@ -86,7 +87,7 @@ impl PeerWire {
         if words.atomic_u64(at::MAGIC).load(Acquire) != at::THIS_MAGIC {
             return Err("its shared memory is no datagram wire: it was made by another version".into());
         }
-        let ring = Consumer::new(words.slice(at::RING_AT..at::SIZE))?;
+        let ring = Consumer::new(words.slice(at::RING_AT..at::SIZE), RING)?;
         Ok(PeerWire { words, ring })
     }
 

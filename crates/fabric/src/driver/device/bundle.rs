@@ -458,7 +458,7 @@ impl Wire for Bundle {
         result
     }
 
-    fn push(&mut self, header: &[u8; PREFIX], payload: &[u8]) -> Result<bool, Broken> {
+    fn push(&mut self, _link: &Link, header: &[u8; PREFIX], payload: &[u8]) -> Result<bool, Broken> {
         let Some(at) = self.primary.filter(|_| !self.over) else { return Ok(false) };
         self.lend_guard(at);
         let now = self.start.elapsed();

@@ -413,7 +413,7 @@ impl Wire for Rail {
         result
     }
 
-    fn push(&mut self, header: &[u8; PREFIX], payload: &[u8]) -> Result<bool, Broken> {
+    fn push(&mut self, _link: &Link, header: &[u8; PREFIX], payload: &[u8]) -> Result<bool, Broken> {
         let Some(pairs) = &self.pairs else { return Ok(false) };
         let pushed = self.frames.push(&*pairs.frames, self.now(), header, payload);
         pushed.map_err(|cause| {

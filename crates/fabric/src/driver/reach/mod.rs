@@ -194,7 +194,8 @@ impl Wire for ReachWire {
                 Body::Lent(op, range) => (range.len(), lent.source(*op).map_or(0, <[u8]>::len)),
             };
             let trailer = if self.verify { TRAILER } else { 0 };
-            let Some(mut room) = self.outgoing.reserve(header.len() + body + trailer, message)? else { break };
+            let len = header.len() + body + trailer;
+            let Some(mut room) = self.outgoing.reserve(len, message, link.all_taken())? else { break };
             room.write(header);
             let mut crc = if self.verify { checksum::append(0, header, 0) } else { 0 };
             match &frame.body {
@@ -243,15 +244,15 @@ impl Wire for ReachWire {
     }
 
     #[inline]
-    fn push(&mut self, header: &[u8; PREFIX], payload: &[u8]) -> Result<bool, Broken> {
+    fn push(&mut self, link: &Link, header: &[u8; PREFIX], payload: &[u8]) -> Result<bool, Broken> {
         if self.is_given_up() {
             return Err(given_up_by_peer());
         }
         let pushed = if self.verify {
             let crc = checksum::append(checksum::append(0, header.as_slice(), 0), payload, 0);
-            self.outgoing.try_push(&[header, payload, &crc.to_le_bytes()])?
+            self.outgoing.try_push(&[header, payload, &crc.to_le_bytes()], link.all_taken())?
         } else {
-            self.outgoing.try_push(&[header, payload])?
+            self.outgoing.try_push(&[header, payload], link.all_taken())?
         };
         if pushed {
             self.bell.notify();

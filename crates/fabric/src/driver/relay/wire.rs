@@ -146,7 +146,7 @@ impl Wire for RelayWire {
         Ok(moved)
     }
 
-    fn push(&mut self, header: &[u8; PREFIX], payload: &[u8]) -> Result<bool, Broken> {
+    fn push(&mut self, _link: &Link, header: &[u8; PREFIX], payload: &[u8]) -> Result<bool, Broken> {
         if self.over || !self.has_room() {
             return Ok(false);
         }

@@ -6,6 +6,7 @@ use std::task::Poll;
 use fulmen_memory::{Exposed, Pool, Region};
 use proptest::prelude::*;
 
+use super::super::frame::Kind;
 use super::super::*;
 use super::remote::Remote;
 use super::{CANARY, Dice, config, kinds};
@@ -185,6 +186,10 @@ impl World {
 
     /// Sends one frame, if one is to go.
     pub(super) fn transmit(&mut self, side: usize) -> bool {
+        if self.ends[side].link.all_taken() {
+            let unread = self.ends[1 - side].wire.iter().filter(|frame| frame[0] != Kind::Credit as u8);
+            assert_eq!(unread.count(), 0, "the peer is said to have taken them");
+        }
         let frame = self.with_lent(side, |link, lent| {
             let frame = link.transmit(lent)?;
             let mut bytes = frame.header.as_bytes().to_vec();

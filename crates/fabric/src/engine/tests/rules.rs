@@ -42,6 +42,23 @@ fn messages_that_wait_go_before_new_ones() {
 }
 
 #[test]
+fn a_link_knows_when_the_peer_has_taken_all() {
+    let (mut one, mut other) = pair(Rendezvous::Mapped);
+    assert!(one.all_taken());
+    for tag in 1..3 {
+        one.send(tag, Source::Memory(memory(10)));
+        let sent = frame(&mut one, &Lent::Nothing).unwrap();
+        assert!(!one.all_taken(), "it is under way");
+        other.receive(sent.as_slice(), &mut Lent::Nothing).unwrap();
+    }
+    assert!(!one.all_taken(), "the peer said nothing yet");
+    other.send(1, Source::Memory(memory(10)));
+    carry(&mut other, &mut one);
+    assert!(one.all_taken(), "any frame of the peer's says it");
+    assert!(!other.all_taken());
+}
+
+#[test]
 fn a_message_that_is_given_up_while_it_is_held_holds_no_other() {
     let (mut one, mut other) = pair(Rendezvous::Mapped);
     let long = one.send(5, Source::Memory(memory(12_000)));
