@@ -13,7 +13,7 @@ use crate::{CollectiveError, Data, Element, Group};
 /// The tags that programs may use are below this one; those above are the group's own.
 const TAGS: u64 = 1 << 48;
 
-/// Bytes up to which a message out of a buffer, or into one, goes by the stack.
+/// Bytes up to which a message out of a buffer that is exchanged is copied first.
 const SHORT: usize = 256;
 
 /// How [`Outgoing`] gives its memory. Not nameable outside, so that nobody else implements it.
@@ -48,7 +48,7 @@ impl Group {
             Parcel::Plain(bytes) => return Ok(fabric.send_bytes(to, tag, bytes, deadline)?),
             Parcel::Lent(memory) => memory,
         };
-        if memory.bytes().len() <= SHORT {
+        if goes_in_frames(fabric, memory) {
             return Ok(fabric.send_bytes(to, tag, memory.bytes(), deadline)?);
         }
         let Some(lent) = memory.lend() else { unreachable!("it has bytes") };
@@ -109,7 +109,7 @@ impl Group {
         let (fabric, deadline) = (self.fabric(), self.deadline());
         let mut output = data.output();
         let received = if let Output::Buffer(memory) = &mut output
-            && memory.bytes().len() > SHORT
+            && !goes_in_frames(fabric, memory)
             && let Some(lent) = memory.lend()
         {
             let received = fabric.recv(sender, typed, lent.exposed(), deadline);
@@ -136,6 +136,13 @@ impl Group {
         let ranks = self.team().ranks();
         ranks.get(rank as usize).copied().ok_or(FabricError::NoSuchRank { op, rank, size: self.size() })
     }
+}
+
+/// Whether a message that a buffer holds is copied into frames whatever carries it. Then it is as good as plain memory, and there is nothing
+/// to lend.
+fn goes_in_frames(fabric: &Fabric, memory: &Memory) -> bool {
+    let len = memory.bytes().len() as u64;
+    len < fabric.flow().rendezvous.max(1)
 }
 
 /// Receives into plain memory.

@@ -36,6 +36,7 @@ mod progress;
 mod providers;
 pub mod recorder;
 mod regroup;
+mod start;
 #[cfg(test)]
 mod tests;
 mod topology;
@@ -49,7 +50,7 @@ pub use driver::device::{DeviceError, Need, Needs, RailEnd, RailInfo, RailState,
 pub use driver::relay::Relayed;
 pub use engine::{LABEL as TAG_LABEL, Rights};
 pub use error::{FabricError, LinkKind, Loss, OpName};
-pub use fabric::{Fabric, StartError};
+pub use fabric::Fabric;
 pub use hosts::{Hosts, Means};
 pub use launch::{Dialect, Launch, LaunchError};
 pub use liveness::On;
@@ -62,5 +63,6 @@ pub use probe::RailProbe;
 pub use providers::{Cables, Providers, Tcp};
 pub use recorder::{Action, Recorder, Running, What};
 pub use regroup::RecoveryError;
+pub use start::StartError;
 pub use topology::TopologyError;
 pub use window::{Window, WindowPart};

@@ -17,10 +17,11 @@ use std::time::{Duration, Instant};
 use fulmen_memory::RegionError;
 
 use crate::bootstrap::{LostRank, Regroup, RegroupError, Session, SessionError};
-use crate::fabric::{Inner, Started};
+use crate::fabric::Inner;
 use crate::hosts::Means;
 use crate::lanes::Lanes;
 use crate::liveness::Fate;
+use crate::start::Started;
 use crate::{Fabric, Hosts, StartError, clock, muster};
 
 /// Why there is no new generation here.

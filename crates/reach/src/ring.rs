@@ -56,8 +56,8 @@ pub enum RingError {
         /// [`Layout::size`].
         size: usize,
     },
-    /// The frame is longer than half of the ring.
-    #[error("a frame of {len} bytes is longer than the {max} bytes that this ring carries: send it in parts")]
+    /// The frame is longer than half of the ring, or than its cell.
+    #[error("a frame of {len} bytes is longer than the {max} bytes that fit there: send it in parts")]
     TooLong {
         /// Bytes of the frame.
         len: usize,

@@ -22,7 +22,7 @@ pub(super) trait Words {
     fn read(&self, at: usize, into: &mut [u8]);
 }
 
-/// The bit of a head's length that says that the frame lies in the cell.
+/// The bit of a head's length that says that the frame lies in the cell. No frame has so many bytes.
 const CELL: u32 = 1 << 31;
 
 /// Sizes that both sides derive from the layout, never from shared bytes.
@@ -64,7 +64,7 @@ impl Geometry {
         Geometry { slots, shift: slots.trailing_zeros(), max_frame, max_in_cell }
     }
 
-    /// The head of a frame: the lap in which it was written, and its length. The top bit is always set, so that zero is
+    /// The head of a frame: the lap in which it was written, and its length with the bit for the cell. The top bit is always set, so that zero is
     /// no head; the slot of this lap holds zero or a head of an earlier lap until the frame is there.
     #[inline(always)]
     fn tag(&self, position: u64) -> u32 {
@@ -116,12 +116,12 @@ impl<W: Words> Writer<W> {
         self.geometry.max_frame
     }
 
-    /// How far the ring's memory has been used once a frame of `len` bytes more is written.
+    /// How far the memory of the ring's slots has been used once a frame of `len` bytes more is written.
     pub(super) fn extent(&self, len: usize) -> usize {
         SLOTS_AT + (self.position + slots_of(len)).min(self.geometry.slots) as usize * LINE
     }
 
-    /// Whether a frame of `len` bytes may be written now.
+    /// Where a frame of `len` bytes may be written, if it may now.
     ///
     /// It may fill the ring. The slot after it is then the oldest unread frame's, whose head is not stale, so that
     /// [`Writer::publish`] leaves it alone.

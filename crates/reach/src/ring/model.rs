@@ -165,3 +165,8 @@ fn a_long_frame_across_the_end() {
 fn frames_in_the_cell_between_others() {
     pass(&[130, 8, 130, 130]);
 }
+
+#[test]
+fn a_frame_in_the_cell_behind_a_long_one() {
+    pass(&[120, 130, 8, 130]);
+}

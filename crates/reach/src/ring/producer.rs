@@ -25,7 +25,7 @@ impl Producer {
         self.writer.max_frame()
     }
 
-    /// How many bytes of the memory, from its start on, have ever been used once another frame of `len` bytes is written.
+    /// How many bytes of the memory before the cell, from its start on, have ever been used once another frame of `len` bytes is written.
     #[inline]
     #[must_use]
     pub fn extent(&self, len: usize) -> usize {

@@ -7,7 +7,8 @@
 //! 512 bytes two to three times as long.) Among so many ranks that it could not be longer, there is none. A frame without bytes says that the
 //! next one is in the other ring.
 //!
-//! What is asked and answered in turn goes in the narrow ring's cell: once the peer has given back all credits, it has read all frames.
+//! What is asked and answered in turn goes in the narrow ring's cell: once the peer has given back all credits, it has read all frames that
+//! need one, and those that need none are too short for the cell.
 
 use std::sync::atomic::Ordering;
 
@@ -15,9 +16,9 @@ use fulmen_memory::Exposed;
 use fulmen_reach::Ticks;
 use fulmen_reach::ring::{Consumer, Frame, INLINE, Layout, Producer, Reservation, RingError};
 
-use super::ways::{OF_CELLS, OF_RINGS, Ways};
+use super::ways::{LEAST, OF_CELLS, OF_RINGS, Ways};
 use crate::driver::check::TRAILER;
-use crate::engine::FRAGMENT_HEADER;
+use crate::engine::{FRAGMENT_HEADER, PREFIX};
 use crate::options::Flow;
 
 /// Bytes of the longest message that goes through the narrow ring, where there is another: less than 8 KiB, which is a usual length, and just
@@ -28,6 +29,8 @@ const NARROW: usize = 7 << 10;
 /// it far.)
 const LEAST_IN_CELL: usize = 192;
 const IN_CELL: usize = (4 << 10) + FRAGMENT_HEADER + TRAILER;
+const _: () =
+    assert!(PREFIX + TRAILER < LEAST_IN_CELL, "a frame that needs no credit may be unread when all credits are back");
 /// Bytes of the parts of what goes through the wide one, where it has room for as many as credits allow. (Measured of copies through a
 /// mapping, written by hand, of 64 KiB and 1 MiB: in parts of 8 KiB, they take 1.07 of the time that they take in these, and in parts of 32 KiB 1.12 and 0.94.)
 const PART: usize = 16 << 10;
@@ -204,7 +207,7 @@ impl Outgoing {
     pub(super) fn try_push(&mut self, pieces: &[&[u8]], all_taken: bool) -> Result<bool, RingError> {
         let len = pieces.iter().map(|piece| piece.len()).sum();
         // What is short takes up to a tenth longer by way of a reservation.
-        if len < LEAST_IN_CELL {
+        if len < LEAST_IN_CELL || !all_taken && len < LEAST {
             return Ok(self.goes_to(NARROW_ONE)? && self.rings[NARROW_ONE].try_push(pieces)?);
         }
         let Some(mut room) = self.reserve(len, 0, all_taken)? else { return Ok(false) };

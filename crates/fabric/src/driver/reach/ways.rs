@@ -9,7 +9,7 @@
 use fulmen_reach::Ticks;
 
 /// Bytes of the shortest frame for which the way matters.
-const LEAST: usize = 2 << 10;
+pub(super) const LEAST: usize = 2 << 10;
 /// One in so many frames is measured: to look at the clock for each would take a tenth of what a frame takes.
 const MEASURED: u32 = 8;
 /// One in so many of those goes the other way, for the first time soon.
@@ -25,7 +25,7 @@ pub(super) const OF_CELLS: f32 = 2.0;
 /// A write counts for no more than so many times what is known.
 const MOST: f32 = 8.0;
 
-/// The ways that the frames of a ring go.
+/// The ways that the frames of a ring, or of its cell, go.
 #[derive(Clone, Copy)]
 pub(super) struct Ways {
     ticks: Ticks,
@@ -44,7 +44,7 @@ pub(super) struct Ways {
 impl Ways {
     /// With one of the margins above.
     pub(super) fn new(ticks: Ticks, margin: f32) -> Ways {
-        // The first ones wait for pages of memory.
+        // The first frames wait for pages of memory, and say nothing.
         Ways { ticks, margin, took: [0.0; 2], past: false, left: MEASURED - 1, measured: 0, open: None }
     }
 
