@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use fulmen_memory::Exposed;
 
+use crate::driver::Payload;
 use crate::driver::device::RdmaId;
 use crate::engine::{Cancel, Lent, OpError, OpId, Source, Target};
 use crate::lanes::Lane;
@@ -66,10 +67,23 @@ impl Fabric {
             return self.send_bytes(to, tag, bytes, timeout);
         }
         let running = self.inner.recorder.begin(What::of(Action::Send, to, tag, data.len()));
-        let sent = self
-            .begin_send("send", to, tag, data)
-            .and_then(|op| self.finish("send", to, op, timeout, &mut Lent::Nothing).map(drop));
-        self.inner.recorder.ended(running, sent)
+        self.inner.recorder.ended(running, self.push_memory(to, tag, data, timeout))
+    }
+
+    fn push_memory(&self, to: u32, tag: u64, data: &Exposed, timeout: Duration) -> Result<(), FabricError> {
+        const OP: OpName = "send";
+        self.check_alive(OP, to)?;
+        let mut lane = self.lane(OP, to)?;
+        if (data.len() as u64) < self.flow().rendezvous {
+            match self.push(OP, to, lane, tag, Payload::Memory(data))? {
+                None => return Ok(()),
+                Some(full) => lane = full,
+            }
+        }
+        let source = lane.wire.source(data.clone());
+        let op = lane.link.send(tag, source);
+        drop(lane);
+        self.finish(OP, to, op, timeout, &mut Lent::Nothing).map(drop)
     }
 
     /// Sends a message out of plain memory. As [`Fabric::send`]; its bytes go in frames.
@@ -85,27 +99,39 @@ impl Fabric {
     fn push_bytes(&self, to: u32, tag: u64, data: &[u8], timeout: Duration) -> Result<(), FabricError> {
         const OP: OpName = "send";
         self.check_alive(OP, to)?;
-        let mut lane = self.lane(OP, to)?;
-        if let Some(header) = lane.link.eager(tag, data.len()) {
-            let Lane { link, wire, .. } = &mut *lane;
-            match wire.push(link, &header, data) {
-                Ok(true) => {
-                    link.eager_sent();
-                    drop(lane);
-                    self.inner.lanes.pass_on();
-                    return Ok(());
-                }
-                Ok(false) => {}
-                Err(broken) => {
-                    self.inner.lanes.fail(to, &mut lane, broken);
-                    drop(lane);
-                    return self.check_alive(OP, to);
-                }
-            }
-        }
+        let lane = self.lane(OP, to)?;
+        let Some(mut lane) = self.push(OP, to, lane, tag, Payload::Bytes(data))? else { return Ok(()) };
         let op = lane.link.send(tag, Source::Lent(data.len() as u64));
         drop(lane);
         self.finish(OP, to, op, timeout, &mut Lent::Source(op, data)).map(drop)
+    }
+
+    /// Sends a message that can go at once in one frame; gives the lane back if it cannot.
+    #[inline]
+    fn push<'a>(
+        &'a self,
+        op: OpName,
+        to: u32,
+        mut lane: MutexGuard<'a, Lane>,
+        tag: u64,
+        payload: Payload<'_>,
+    ) -> Result<Option<MutexGuard<'a, Lane>>, FabricError> {
+        let Some(header) = lane.link.eager(tag, payload.len()) else { return Ok(Some(lane)) };
+        let Lane { link, wire, .. } = &mut *lane;
+        match wire.push(link, &header, payload) {
+            Ok(true) => {
+                link.eager_sent();
+                drop(lane);
+                self.inner.lanes.pass_on();
+                Ok(None)
+            }
+            Ok(false) => Ok(Some(lane)),
+            Err(broken) => {
+                self.inner.lanes.fail(to, &mut lane, broken);
+                drop(lane);
+                self.check_alive(op, to).map(|()| None)
+            }
+        }
     }
 
     /// Receives the oldest message of this tag, and returns how many bytes it has.
@@ -116,10 +142,7 @@ impl Fabric {
     /// midway. After an error nothing is written any more; a device that is at it keeps the memory in use until it is done.
     pub fn recv(&self, from: u32, tag: u64, into: &Exposed, timeout: Duration) -> Result<usize, FabricError> {
         let running = self.inner.recorder.begin(What::of(Action::Recv, from, tag, into.len()));
-        let received = self
-            .begin_recv("recv", from, tag, into)
-            .and_then(|op| self.finish("recv", from, op, timeout, &mut Lent::Nothing).map(|len| len as usize));
-        self.inner.recorder.ended(running, received)
+        self.inner.recorder.ended(running, self.pull_memory(from, tag, into, timeout))
     }
 
     /// Receives into plain memory. As [`Fabric::recv`]; after an error, bytes of the message may have been written.
@@ -131,16 +154,34 @@ impl Fabric {
         self.inner.recorder.ended(running, self.pull_bytes(from, tag, into, timeout))
     }
 
+    fn pull_memory(&self, from: u32, tag: u64, into: &Exposed, timeout: Duration) -> Result<usize, FabricError> {
+        let mut lane = self.lane("recv", from)?;
+        let target = lane.wire.target(into.clone());
+        let op = lane.link.recv(tag, target);
+        self.pull(from, lane, op, timeout, &mut Lent::Nothing)
+    }
+
     #[inline]
     fn pull_bytes(&self, from: u32, tag: u64, into: &mut [u8], timeout: Duration) -> Result<usize, FabricError> {
-        const OP: OpName = "recv";
-        let mut lane = self.lane(OP, from)?;
+        let mut lane = self.lane("recv", from)?;
         let op = lane.link.recv(tag, Target::Lent(into.len() as u64));
-        let mut lent = Lent::Target(op, into);
+        self.pull(from, lane, op, timeout, &mut Lent::Target(op, into))
+    }
+
+    #[inline]
+    fn pull(
+        &self,
+        from: u32,
+        lane: MutexGuard<'_, Lane>,
+        op: OpId,
+        timeout: Duration,
+        lent: &mut Lent<'_>,
+    ) -> Result<usize, FabricError> {
+        const OP: OpName = "recv";
         // Most often it is there, or nearly.
-        match self.poll_locked(from, lane, op, &mut lent, None) {
+        match self.poll_locked(from, lane, op, lent, None) {
             Poll::Ready(outcome) => self.told(OP, from, outcome),
-            Poll::Pending => self.finish(OP, from, op, timeout, &mut lent),
+            Poll::Pending => self.finish(OP, from, op, timeout, lent),
         }
         .map(|len| len as usize)
     }

@@ -12,7 +12,7 @@ use fulmen_reach::{Node, ReachError, ShareKey};
 use fulmen_soft::{Profile, SoftDevice};
 
 use crate::bootstrap::{Heartbeat, Options, Regroup};
-use crate::driver::{Broken, Parker, Wire, reach};
+use crate::driver::{Broken, Parker, Payload, Wire, reach};
 use crate::engine::{At, Atomic, Cancel, Exports, Lent, Link, OpError, OpId, PREFIX, Source, Target};
 use crate::lanes::{Lane, Lanes, OFTEN};
 use crate::liveness::Life;
@@ -333,7 +333,7 @@ impl Wire for Canned {
         }
         Ok(moved)
     }
-    fn push(&mut self, _link: &Link, _header: &[u8; PREFIX], _payload: &[u8]) -> Result<bool, Broken> {
+    fn push(&mut self, _link: &Link, _header: &[u8; PREFIX], _payload: Payload<'_>) -> Result<bool, Broken> {
         Ok(false)
     }
     fn source(&self, memory: Exposed) -> Source {

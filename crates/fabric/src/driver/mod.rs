@@ -27,6 +27,23 @@ pub(crate) trait Parker: Send + Sync {
     fn close(&self) {}
 }
 
+/// What a frame of [`Link::eager`] brings.
+#[derive(Clone, Copy)]
+pub(crate) enum Payload<'a> {
+    Bytes(&'a [u8]),
+    Memory(&'a Exposed),
+}
+
+impl Payload<'_> {
+    #[inline]
+    pub(crate) fn len(self) -> usize {
+        match self {
+            Payload::Bytes(bytes) => bytes.len(),
+            Payload::Memory(memory) => memory.len(),
+        }
+    }
+}
+
 /// One end of what carries the frames of one link. Its methods are called with the link locked, by whichever thread of
 /// this rank waits; they never wait themselves.
 pub(crate) trait Wire: Send {
@@ -57,7 +74,7 @@ pub(crate) trait Wire: Send {
     ///
     /// # Errors
     /// What broke.
-    fn push(&mut self, link: &Link, header: &[u8; PREFIX], payload: &[u8]) -> Result<bool, Broken>;
+    fn push(&mut self, link: &Link, header: &[u8; PREFIX], payload: Payload<'_>) -> Result<bool, Broken>;
 
     /// How this memory is best sent.
     fn source(&self, memory: Exposed) -> Source;
@@ -120,7 +137,7 @@ impl Wire for Retired {
         Ok(false)
     }
 
-    fn push(&mut self, _link: &Link, _header: &[u8; PREFIX], _payload: &[u8]) -> Result<bool, Broken> {
+    fn push(&mut self, _link: &Link, _header: &[u8; PREFIX], _payload: Payload<'_>) -> Result<bool, Broken> {
         Ok(false)
     }
 

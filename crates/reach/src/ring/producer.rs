@@ -54,7 +54,7 @@ impl Producer {
     ///
     /// # Errors
     /// As [`Producer::try_push`].
-    #[inline]
+    #[inline(always)]
     pub fn reserve(&mut self, len: usize) -> Result<Option<Reservation<'_>>, RingError> {
         let place = self.writer.reserve(len)?;
         Ok(place.map(|place| Reservation { writer: &mut self.writer, place, len, filled: 0, past: false }))
@@ -66,7 +66,7 @@ impl Producer {
     ///
     /// # Errors
     /// As [`Producer::try_push`].
-    #[inline]
+    #[inline(always)]
     pub fn reserve_cell(&mut self, len: usize) -> Result<Option<Reservation<'_>>, RingError> {
         let place = self.writer.reserve_cell(len)?;
         Ok(place.map(|place| Reservation { writer: &mut self.writer, place, len, filled: 0, past: false }))
@@ -90,11 +90,11 @@ impl Reservation<'_> {
         self.len - self.filled
     }
 
-    /// The same, whose bytes are written past the caches where they are long: faster where the consumer's processor is far from this one,
-    /// and its cache still has what lay there before.
-    #[must_use]
-    pub fn past_caches(self) -> Self {
-        Reservation { past: true, ..self }
+    /// Whether bytes are written past the caches where they are long: faster where the consumer's processor is far from this one, and its
+    /// cache still has what lay there before.
+    #[inline(always)]
+    pub fn past_caches(&mut self, past: bool) {
+        self.past = past;
     }
 
     /// Appends bytes.

@@ -290,7 +290,8 @@ fn what_is_written_past_the_caches_comes_as_it_is_across_the_end() {
         let (len, from) = (2000 + round * 61 % 3000, round * 7 % 64);
         let bytes = payload(len, round as u8);
         source.write(from, &bytes);
-        let mut room = producer.reserve(3 + 2 * len).unwrap().unwrap().past_caches();
+        let mut room = producer.reserve(3 + 2 * len).unwrap().unwrap();
+        room.past_caches(true);
         room.write(b"abc");
         room.write(&bytes);
         room.copy_from(&source.slice(from..from + len));

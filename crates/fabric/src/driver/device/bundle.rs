@@ -26,7 +26,7 @@ use super::ping::{self, Ping};
 use super::rail::{FAREWELL, broken, first_cause};
 use super::stripes::{self, Stripes};
 use super::track::Track;
-use crate::driver::{Broken, Wire};
+use crate::driver::{Broken, Payload, Wire};
 use crate::engine::{Lent, Link, OpId, PREFIX, Place, Reliable, Source, Target};
 use crate::liveness::Life;
 
@@ -458,7 +458,7 @@ impl Wire for Bundle {
         result
     }
 
-    fn push(&mut self, _link: &Link, header: &[u8; PREFIX], payload: &[u8]) -> Result<bool, Broken> {
+    fn push(&mut self, _link: &Link, header: &[u8; PREFIX], payload: Payload<'_>) -> Result<bool, Broken> {
         let Some(at) = self.primary.filter(|_| !self.over) else { return Ok(false) };
         self.lend_guard(at);
         let now = self.start.elapsed();

@@ -11,8 +11,8 @@ use super::full::Fullness;
 use super::hub::{Berth, Work};
 use super::memory::Registered;
 use super::plan::{ANSWERS, Plan, SENDS};
-use crate::driver::Broken;
 use crate::driver::check::{self, TRAILER};
+use crate::driver::{Broken, Payload};
 use crate::engine::{Body, Incoming, Lent, Link, Outgoing, PREFIX, Reliable, ReliableConfig, Verdict, checksum};
 
 /// Frames posted to the send queue at a time.
@@ -397,12 +397,15 @@ impl Frames {
         pair: &dyn QueuePair,
         now: Duration,
         header: &[u8; PREFIX],
-        payload: &[u8],
+        payload: Payload<'_>,
     ) -> Result<bool, PostError> {
         let Some(place) = self.free_place() else { return Ok(false) };
         let (memory, before) = (&self.sends[place].memory, self.guard.before());
         memory.write(before, header);
-        memory.write(before + PREFIX, payload);
+        match payload {
+            Payload::Bytes(bytes) => memory.write(before + PREFIX, bytes),
+            Payload::Memory(from) => from.copy_to(0, memory, before + PREFIX, from.len()),
+        }
         self.begin(place, PREFIX + payload.len(), now);
         self.flush(pair)?;
         Ok(!self.take_back())

@@ -14,7 +14,7 @@ use super::info::{RailInfo, RailState, RailStatus};
 use super::memory::Registered;
 use super::moves::Moves;
 use super::rdma::Rdma;
-use crate::driver::{Broken, Wire};
+use crate::driver::{Broken, Payload, Wire};
 use crate::engine::{Lent, Link, OpId, PREFIX, Place, Reliable, Source, Target};
 use crate::lanes::TURNS;
 use crate::options::Flow;
@@ -413,7 +413,7 @@ impl Wire for Rail {
         result
     }
 
-    fn push(&mut self, _link: &Link, header: &[u8; PREFIX], payload: &[u8]) -> Result<bool, Broken> {
+    fn push(&mut self, _link: &Link, header: &[u8; PREFIX], payload: Payload<'_>) -> Result<bool, Broken> {
         let Some(pairs) = &self.pairs else { return Ok(false) };
         let pushed = self.frames.push(&*pairs.frames, self.now(), header, payload);
         pushed.map_err(|cause| {

@@ -18,11 +18,11 @@ use std::time::Duration;
 
 use fulmen_memory::{Exposed, page_size};
 use fulmen_reach::Doorbell;
-use fulmen_reach::ring::RingError;
+use fulmen_reach::ring::{Reservation, RingError};
 use rings::{Incoming, Outgoing, Rings};
 
 use super::check::{self, TRAILER};
-use super::{Broken, Parker, Wire};
+use super::{Broken, Parker, Payload, Wire};
 use crate::FabricOptions;
 use crate::engine::{Body, Config, Lent, Link, Long, OpId, PREFIX, Place, Rendezvous, Source, Target, checksum};
 use crate::map::Neighbours;
@@ -196,34 +196,15 @@ impl Wire for ReachWire {
             let trailer = if self.verify { TRAILER } else { 0 };
             let len = header.len() + body + trailer;
             let Some(mut room) = self.outgoing.reserve(len, message, link.all_taken())? else { break };
-            room.write(header);
-            let mut crc = if self.verify { checksum::append(0, header, 0) } else { 0 };
+            let mut content = Content { room: &mut room, crc: self.verify.then_some(0) };
+            content.write(header);
             match &frame.body {
                 Body::Empty => {}
-                Body::Packed => {
-                    room.write(link.packed());
-                    if self.verify {
-                        crc = checksum::append(crc, link.packed(), 0);
-                    }
-                }
-                Body::Memory(op, range) => {
-                    let memory = link.memory(*op).slice(range.clone());
-                    if self.verify {
-                        // Others may write it meanwhile: the checksum is that of what goes out.
-                        crc = checksum::append_and(crc, &memory, 0, |piece| room.write(piece));
-                    } else {
-                        room.copy_from(&memory);
-                    }
-                }
-                Body::Lent(op, range) => {
-                    let bytes = &lent.source(*op).expect("the lender is here")[range.clone()];
-                    room.write(bytes);
-                    if self.verify {
-                        crc = checksum::append(crc, bytes, 0);
-                    }
-                }
+                Body::Packed => content.write(link.packed()),
+                Body::Memory(op, range) => content.copy_from(&link.memory(*op).slice(range.clone())),
+                Body::Lent(op, range) => content.write(&lent.source(*op).expect("the lender is here")[range.clone()]),
             }
-            room.write(&crc.to_le_bytes()[..trailer]);
+            content.end();
             room.publish();
             self.outgoing.published();
             link.transmitted(&frame);
@@ -244,15 +225,29 @@ impl Wire for ReachWire {
     }
 
     #[inline]
-    fn push(&mut self, link: &Link, header: &[u8; PREFIX], payload: &[u8]) -> Result<bool, Broken> {
+    fn push(&mut self, link: &Link, header: &[u8; PREFIX], payload: Payload<'_>) -> Result<bool, Broken> {
         if self.is_given_up() {
             return Err(given_up_by_peer());
         }
-        let pushed = if self.verify {
-            let crc = checksum::append(checksum::append(0, header.as_slice(), 0), payload, 0);
-            self.outgoing.try_push(&[header, payload, &crc.to_le_bytes()], link.all_taken())?
-        } else {
-            self.outgoing.try_push(&[header, payload], link.all_taken())?
+        let all_taken = link.all_taken();
+        let pushed = match payload {
+            Payload::Bytes(bytes) if self.verify => {
+                let crc = checksum::append(checksum::append(0, header.as_slice(), 0), bytes, 0);
+                self.outgoing.try_push(&[header, bytes, &crc.to_le_bytes()], all_taken)?
+            }
+            Payload::Bytes(bytes) => self.outgoing.try_push(&[header, bytes], all_taken)?,
+            Payload::Memory(memory) => {
+                let trailer = if self.verify { TRAILER } else { 0 };
+                let room = self.outgoing.reserve(PREFIX + memory.len() + trailer, 0, all_taken)?;
+                let Some(mut room) = room else { return Ok(false) };
+                let mut content = Content { room: &mut room, crc: self.verify.then_some(0) };
+                content.write(header);
+                content.copy_from(memory);
+                content.end();
+                room.publish();
+                self.outgoing.published();
+                true
+            }
         };
         if pushed {
             self.bell.notify();
@@ -284,6 +279,39 @@ impl Wire for ReachWire {
         // Nothing that is written later, into memory that was offered before, is seen before the word.
         fence(Ordering::SeqCst);
         self.bell.notify();
+    }
+}
+
+/// What is written of a frame, and its checksum if it carries one.
+struct Content<'a, 'b> {
+    /// Moved nowhere: to move what was just written waits until all writes before it are through, those of the last frame.
+    room: &'a mut Reservation<'b>,
+    crc: Option<u32>,
+}
+
+impl Content<'_, '_> {
+    #[inline(always)]
+    fn write(&mut self, bytes: &[u8]) {
+        self.room.write(bytes);
+        if let Some(crc) = &mut self.crc {
+            *crc = checksum::append(*crc, bytes, 0);
+        }
+    }
+
+    #[inline(always)]
+    fn copy_from(&mut self, memory: &Exposed) {
+        match &mut self.crc {
+            // Others may write it meanwhile: the checksum is that of what goes out.
+            Some(crc) => *crc = checksum::append_and(*crc, memory, 0, |piece| self.room.write(piece)),
+            None => self.room.copy_from(memory),
+        }
+    }
+
+    #[inline(always)]
+    fn end(self) {
+        if let Some(crc) = self.crc {
+            self.room.write(&crc.to_le_bytes());
+        }
     }
 }
 

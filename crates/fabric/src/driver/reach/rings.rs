@@ -172,7 +172,7 @@ impl Ahead {
 impl Outgoing {
     /// Room for a frame of `len` bytes, of a message of `message` bytes; `None` if there is none now. `all_taken`: the
     /// peer has taken all frames that need a credit. Once it is published, [`Outgoing::published`] is told.
-    #[inline]
+    #[inline(always)]
     pub(super) fn reserve(
         &mut self,
         len: usize,
@@ -189,10 +189,9 @@ impl Outgoing {
         let in_cell = all_taken && ring == NARROW_ONE && (LEAST_IN_CELL..=self.cell).contains(&len);
         self.open = if in_cell { CELL } else { ring };
         let room = if in_cell { self.rings[ring].reserve_cell(len)? } else { self.rings[ring].reserve(len)? };
-        Ok(match room {
-            Some(room) if self.ways[self.open].begin(len) => Some(room.past_caches()),
-            room => room,
-        })
+        let Some(mut room) = room else { return Ok(None) };
+        room.past_caches(self.ways[self.open].begin(len));
+        Ok(Some(room))
     }
 
     /// The frame for which there was room is published.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use fulmen_memory::Exposed;
 
 use super::{Switch, WINDOW};
-use crate::driver::{Broken, Wire};
+use crate::driver::{Broken, Payload, Wire};
 use crate::engine::{
     Body, Carried, Incoming, Lent, Link, OpId, Outgoing, PREFIX, Reliable, ReliableConfig, Source, Target, Verdict,
 };
@@ -146,7 +146,7 @@ impl Wire for RelayWire {
         Ok(moved)
     }
 
-    fn push(&mut self, _link: &Link, header: &[u8; PREFIX], payload: &[u8]) -> Result<bool, Broken> {
+    fn push(&mut self, _link: &Link, header: &[u8; PREFIX], payload: Payload<'_>) -> Result<bool, Broken> {
         if self.over || !self.has_room() {
             return Ok(false);
         }
@@ -154,7 +154,13 @@ impl Wire for RelayWire {
         let frame = &mut self.slots[slot as usize];
         frame.clear();
         frame.extend_from_slice(header);
-        frame.extend_from_slice(payload);
+        match payload {
+            Payload::Bytes(bytes) => frame.extend_from_slice(bytes),
+            Payload::Memory(memory) => {
+                frame.resize(PREFIX + memory.len(), 0);
+                memory.read(0, &mut frame[PREFIX..]);
+            }
+        }
         self.send(slot);
         Ok(true)
     }
