@@ -20,6 +20,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new("messages: short frames and few credits", 2, fragments).narrow(),
     Case::new("messages: both directions at once", 2, both_ways),
     Case::new("messages: a long one each way at once", 2, long_both_ways),
+    Case::new("messages: to and fro, and more than one before an answer", 2, to_and_fro),
     Case::new("messages: all ranks to all", 4, all_to_all),
     Case::new("messages: all ranks to all with few credits", 3, all_to_all).narrow(),
     Case::new("messages: one that does not fit is an error at both ends and writes nothing", 2, truncated),
@@ -150,6 +151,30 @@ fn long_both_ways(seat: &mut Seat<'_>) -> Outcome {
         ensure_eq!(send.wait(PATIENCE)?, len as u64, "the bytes sent");
         ensure_eq!(receive.wait(PATIENCE)?, len as u64, "the bytes received");
         pattern::check(&into, u64::from(other), "the message")?;
+    }
+    Ok(())
+}
+
+/// An answer tells that all before it was taken: what lay where the next message goes may be written over then, and not before.
+fn to_and_fro(seat: &mut Seat<'_>) -> Outcome {
+    let other = seat.other();
+    for (round, len) in (0..).zip([1, 175, 176, 177, 300, 1000, 4096, 4120, 4140, 4141, 7168, 7169, 20_000].repeat(4)) {
+        // The fewer answers, the more is under way.
+        for (number, from) in (0..).zip([0, 1, 0, 0, 1, 0, 0, 0, 1]) {
+            let seed = round << 8 | number;
+            let bytes = pattern::bytes(seed, len);
+            if seat.rank != from {
+                let into = seat.pooled(len)?;
+                ensure_eq!(seat.recv(other, 1, &into, PATIENCE)?, len, "the message's length");
+                pattern::check(&into, seed, "the message")?;
+            } else if number % 2 == 0 {
+                seat.send_bytes(other, 1, &bytes, PATIENCE)?;
+            } else {
+                let data = private(len)?;
+                data.write(0, &bytes);
+                seat.send(other, 1, &data, PATIENCE)?;
+            }
+        }
     }
     Ok(())
 }
