@@ -13,9 +13,6 @@ use crate::{CollectiveError, Data, Element, Group};
 /// The tags that programs may use are below this one; those above are the group's own.
 const TAGS: u64 = 1 << 48;
 
-/// Bytes up to which a message out of a buffer that is exchanged is copied first.
-const SHORT: usize = 256;
-
 /// How [`Outgoing`] gives its memory. Not nameable outside, so that nobody else implements it.
 pub trait Message {
     fn parcel<'a>(self) -> Parcel<'a>
@@ -81,10 +78,10 @@ impl Group {
         let mut lent = None;
         let copied = match data.parcel() {
             Parcel::Plain(bytes) => Some(copy(bytes)?),
-            Parcel::Lent(memory) if memory.bytes().len() <= SHORT => Some(copy(memory.bytes())?),
             Parcel::Lent(memory) => {
                 lent = memory.lend();
-                None
+                // An empty buffer has nothing to lend.
+                if lent.is_none() { Some(copy(&[])?) } else { None }
             }
         };
         let outgoing = copied.as_ref().or(lent.as_ref().map(Lent::exposed)).expect("one or the other");

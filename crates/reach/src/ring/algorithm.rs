@@ -64,8 +64,9 @@ impl Geometry {
         Geometry { slots, shift: slots.trailing_zeros(), max_frame, max_in_cell }
     }
 
-    /// The head of a frame: the lap in which it was written, and its length with the bit for the cell. The top bit is always set, so that zero is
-    /// no head; the slot of this lap holds zero or a head of an earlier lap until the frame is there.
+    /// The upper half of a frame's head: the lap in which it was written. (The lower half is its length, with the bit for the
+    /// cell.) The top bit is always set, so that zero is no head; the slot of this lap holds zero or a head of an earlier lap
+    /// until the frame is there.
     #[inline(always)]
     fn tag(&self, position: u64) -> u32 {
         (position >> self.shift) as u32 | 1 << 31
