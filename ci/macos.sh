@@ -56,36 +56,15 @@ ln -s "$source" "$root/lib/rustlib/src/rust/library"
 printf '#!/bin/sh\nexec "%s" --sysroot "%s" "$@"\n' "$(rustup which rustc 2>/dev/null || command -v rustc)" "$root" >"$work/rustc"
 chmod +x "$work/rustc"
 
-# The build script of `ring` compiles C and assembly for the target, and this machine has neither its compiler nor its SDK.
-# Checking types reads no object file and links nothing, so a compiler that makes empty ones is enough; what they would hold
-# is checked by nobody here. It is asked who it is first, by a file whose preprocessed text names the compiler.
-cat >"$work/cc" <<'END'
-#!/bin/sh
-out=
-for argument; do
-    case $argument in -E) echo clang && exit 0 ;; esac
-    [ "$previous" != -o ] || out=$argument
-    previous=$argument
-done
-[ -z "$out" ] || : >"$out"
-END
-cat >"$work/ar" <<'END'
-#!/bin/sh
-for argument; do
-    case $argument in *.a) printf '!<arch>\n' >"$argument" ;; esac
-done
-END
-chmod +x "$work/cc" "$work/ar"
-export CC_aarch64_apple_darwin=$work/cc AR_aarch64_apple_darwin=$work/ar
-# Of whatever kind, as long as it is there.
-export SDKROOT=$work
-
-# Build scripts compile C for the target. Nothing is linked here, so that empty files will do, from a compiler and an archiver
-# that make whatever they are asked for.
+# Build scripts (that of `ring`) compile C and assembly for the target, and this machine has neither its compiler nor its SDK.
+# Checking types reads no object file and links nothing, so that empty files will do, from a compiler and an archiver that make
+# whatever they are asked for; what they would hold is checked by nobody here. The compiler is asked who it is first, by a file
+# whose preprocessed text names it.
 cat >"$work/cc" <<'END'
 #!/bin/sh
 while [ $# -gt 0 ]; do
     case $1 in
+    -E) echo clang && exit 0 ;;
     -o) shift && : >"$1" ;;
     *.a) : >"$1" ;;
     esac
@@ -94,6 +73,8 @@ done
 END
 chmod +x "$work/cc"
 export CC_aarch64_apple_darwin=$work/cc AR_aarch64_apple_darwin=$work/cc
+# Of whatever kind, as long as it is there.
+export SDKROOT=$work
 
 # Clippy's driver asks the environment for the sysroot, cargo asks the compiler.
 SYSROOT=$root RUSTC_BOOTSTRAP=1 RUSTC="$work/rustc" \

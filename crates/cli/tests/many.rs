@@ -4,12 +4,8 @@
 use std::process::Command;
 use std::time::Instant;
 
+use fulmen_testbed::by_tier;
 use serde_json::Value;
-
-/// So many ranks, and more in the full tier, where they have the time.
-fn ranks(few: u32, many: u32) -> u32 {
-    if std::env::var("FULMEN_TEST_TIER").is_ok_and(|tier| tier == "full") { many } else { few }
-}
 
 /// Whether all sizes of an operation give what they must, bit by bit.
 #[track_caller]
@@ -35,15 +31,15 @@ fn is_right(op: &str, ranks: u32, options: &[&str]) {
 
 #[test]
 fn many_ranks_are_right_by_tcp() {
-    is_right("all-reduce", ranks(18, 40), &["--device=tcp"]);
+    is_right("all-reduce", by_tier(18, 24, 40), &["--device=tcp"]);
 }
 
 #[test]
 fn many_ranks_are_right_over_devices() {
-    is_right("all-reduce", ranks(12, 48), &["--profile=infiniband"]);
+    is_right("all-reduce", by_tier(12, 24, 48), &["--profile=infiniband"]);
 }
 
 #[test]
 fn many_ranks_are_right_over_shared_memory() {
-    is_right("all-reduce", ranks(12, 64), &[]);
+    is_right("all-reduce", by_tier(12, 32, 64), &[]);
 }

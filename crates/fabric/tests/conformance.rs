@@ -11,6 +11,7 @@ use fulmen_fabric::conformance::{Bench, Verdict, names, run, run_some};
 use fulmen_fabric::{Cables, FabricOptions, Providers, Tcp};
 use fulmen_reach::Node;
 use fulmen_soft::{NetworkOptions, Profile, SoftDevice, SoftOptions};
+use fulmen_testbed::is_full;
 use fulmen_trust::Authority;
 use fulmen_verbs::{Device, FaultPlan, Faulty, Odds};
 
@@ -29,10 +30,6 @@ impl Bench for Reach {
     fn options(&self, options: FabricOptions) -> FabricOptions {
         FabricOptions { windows: true, ..options }
     }
-}
-
-fn full_tier() -> bool {
-    std::env::var_os("FULMEN_TEST_TIER").is_some_and(|tier| tier == "full")
 }
 
 fn node() -> Result<Node, String> {
@@ -231,7 +228,7 @@ fn soft_thunderbolt() {
 /// What is different from one device: those of its operations that name memory, and the end of generations.
 #[test]
 fn cables_infiniband() {
-    let full = full_tier();
+    let full = is_full();
     let wanted = |case: &str| full || ["one-sided", "keys", "regroup"].iter().any(|theme| case.starts_with(theme));
     let bench = Cabled(Profile::Infiniband);
     run_some(&bench, &wanted, &mut |case, verdict| println!("{}: {case}: {verdict:?}", bench.name())).assert_passed();
@@ -239,7 +236,7 @@ fn cables_infiniband() {
 
 /// Runs the cases of these themes, or all in the full tier.
 fn sparse(bench: &Sparse, themes: &[&str]) {
-    let full = full_tier();
+    let full = is_full();
     let wanted = |case: &str| (full || themes.iter().any(|theme| case.starts_with(theme))) && !MIDDLE.contains(&case);
     run_some(bench, &wanted, &mut |case, verdict| println!("{}: {case}: {verdict:?}", bench.name())).assert_passed();
 }
@@ -271,7 +268,7 @@ fn tcp_thunderbolt() {
 /// The bytes take another way through the connection; all else is the same.
 #[test]
 fn tcp_sealed() {
-    let full = full_tier();
+    let full = is_full();
     let wanted = |case: &str| full || ["messages", "one-sided", "regroup"].iter().any(|theme| case.starts_with(theme));
     let authority = Some(Authority::from_secret(&[7; 32]).unwrap());
     for profile in if full { &Profile::ALL[..] } else { &[Profile::Infiniband] } {
@@ -284,7 +281,7 @@ fn tcp_sealed() {
 /// What is different where links carry nothing at first: who is gone, what a device does by itself, and new generations.
 #[test]
 fn tcp_on_first_use() {
-    let full = full_tier();
+    let full = is_full();
     let themes = ["messages", "liveness", "one-sided", "keys", "regroup"];
     let wanted = |case: &str| full || themes.iter().any(|theme| case.starts_with(theme));
     for profile in Profile::ALL {
@@ -319,7 +316,7 @@ fn faulty_infiniband() {
 /// Everything that an unreliable device may do, more seldom where the tests are to be short. It waits for what is to come
 /// again more than it works, so that its cases are dealt out to tests that run side by side.
 fn faulty_thunderbolt(part: usize) {
-    let full = full_tier();
+    let full = is_full();
     let odds = Odds::one_in(if full { 60 } else { 200 });
     let plan = FaultPlan { drop: odds, duplicate: odds, corrupt: odds, delay: Odds::one_in(10), ..FaultPlan::quiet(2) };
     let bench = Broken { profile: Profile::Thunderbolt, plan, verify: true };

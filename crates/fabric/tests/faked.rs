@@ -57,7 +57,7 @@ fn over(like: &'static str) {
     let limits = "max_qp=100\nmax_cq=400\nmax_pd=100\nmax_mr=2000\n";
     fs::write(path.with_extension("so.conf"), format!("device=fake0\nlike={like}\n{limits}")).expect("it is written");
     let library = Library::open_at(&path).expect("the fake library opens");
-    let all = std::env::var_os("FULMEN_TEST_TIER").is_some_and(|tier| tier == "full");
+    let all = fulmen_testbed::is_full();
     let some = [
         "messages: in fragments",
         "messages: by rendezvous",

@@ -223,10 +223,6 @@ fn hear_all(ranks: &mut [Rank], word: &str) -> Vec<Said> {
     said
 }
 
-fn full() -> bool {
-    env::var("FULMEN_TEST_TIER").is_ok_and(|tier| tier == "full")
-}
-
 #[test]
 fn survivors_shrink_until_one_is_left() {
     for carrier in Carrier::all() {
@@ -251,7 +247,7 @@ fn survivors_shrink_until_one_is_left() {
 
 /// How many kills in a row; of how many a leak is told from what is there once.
 fn cycles() -> (usize, usize) {
-    if full() { (334, 50) } else { (7, 3) }
+    fulmen_testbed::by_tier((7, 3), (60, 20), (334, 50))
 }
 
 #[test]
@@ -289,7 +285,7 @@ fn a_group_shrinks_and_then_all_rejoin() {
     for carrier in Carrier::all() {
         let world = World::new("shrink, rejoin", &carrier, 1000, PATIENT);
         let mut ranks = world.start_all();
-        for cycle in 0..if full() { 30 } else { 3 } {
+        for cycle in 0..fulmen_testbed::by_tier(3, 8, 30) {
             let victim = cycle % SIZE;
             drop(ranks.remove(victim as usize));
             let said = hear_all(&mut ranks, "regrouped");
@@ -307,7 +303,7 @@ fn a_group_shrinks_and_then_all_rejoin() {
 
 #[test]
 fn what_a_rank_that_was_stopped_midway_writes_late_is_never_seen() {
-    let rounds = if full() { 10 } else { 1 };
+    let rounds = fulmen_testbed::by_tier(1, 3, 10);
     thread::scope(|scope| {
         for carrier in Carrier::all() {
             scope.spawn(move || (0..rounds).for_each(|round| stop_midway(&carrier, round)));

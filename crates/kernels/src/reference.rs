@@ -230,10 +230,9 @@ fn check(case: &Case, level: Choice) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// More rounds in the full tier.
+/// More rounds where the tier has time.
 fn rounds(few: u32) -> u32 {
-    let full = std::env::var_os("FULMEN_TEST_TIER").is_some_and(|tier| tier == "full");
-    if full { few * 50 } else { few }
+    few * fulmen_testbed::by_tier(1, 10, 50)
 }
 
 proptest! {

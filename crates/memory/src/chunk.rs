@@ -63,8 +63,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn config() -> ProptestConfig {
-        let full = std::env::var("FULMEN_TEST_TIER").is_ok_and(|tier| tier == "full");
-        let cases = if cfg!(miri) { 4 } else { 512 * if full { 50 } else { 1 } };
+        let cases = if cfg!(miri) { 4 } else { 512 * fulmen_testbed::by_tier(1, 10, 50) };
         ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
     }
 

@@ -6,8 +6,11 @@ use proptest::prelude::*;
 const GRAIN: usize = 64;
 
 fn config() -> ProptestConfig {
-    let full = std::env::var("FULMEN_TEST_TIER").is_ok_and(|tier| tier == "full");
-    ProptestConfig { cases: 256 * if full { 8 } else { 1 }, failure_persistence: None, ..ProptestConfig::default() }
+    ProptestConfig {
+        cases: 256 * fulmen_testbed::by_tier(1, 3, 8),
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    }
 }
 
 #[derive(Clone, Debug)]

@@ -75,7 +75,7 @@ impl Drop for Over<'_> {
 }
 
 fn rounds() -> usize {
-    if std::env::var("FULMEN_TEST_TIER").is_ok_and(|tier| tier == "full") { 50 } else { 5 }
+    fulmen_testbed::by_tier(5, 20, 50)
 }
 
 #[test]

@@ -4,9 +4,9 @@
 
 use fulmen_simulator::{Carrier, Counts, Faults, Keep, MAX_NODES, Options, OptionsError, Run, run};
 
-/// Heavy rounds grow by this where the environment asks for the full tier.
+/// Heavy rounds grow by this where the tier has time.
 fn rounds(few: u64) -> u64 {
-    if std::env::var("FULMEN_TEST_TIER").is_ok_and(|tier| tier == "full") { few * 50 } else { few }
+    few * fulmen_testbed::by_tier(1, 10, 50)
 }
 
 fn clean(options: &Options) -> Run {

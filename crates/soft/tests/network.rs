@@ -66,7 +66,7 @@ impl Hosts {
     /// Cases of these themes, or all of them in the tier that takes its time.
     fn check_some(&self, themes: &[&str]) {
         let name = self.name();
-        let all = themes.is_empty() || std::env::var_os("FULMEN_TEST_TIER").is_some_and(|tier| tier == "full");
+        let all = themes.is_empty() || fulmen_testbed::is_full();
         let wanted = |case: &str| {
             let of = |theme: &&str| case.starts_with(*theme);
             !case.starts_with("datagrams: ") && (all || themes.iter().any(of))

@@ -49,9 +49,9 @@ fn until<T>(what: &str, mut step: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// More rounds in the tier that takes its time.
-fn rounds(always: u32, full: u32) -> u32 {
-    if std::env::var_os("FULMEN_TEST_TIER").is_some_and(|tier| tier == "full") { full } else { always }
+/// A number of rounds, at least and at most.
+fn rounds(least: u32, most: u32) -> u32 {
+    fulmen_testbed::by_tier(least, most / 4, most)
 }
 
 /// Small random numbers that come again with the same seed.

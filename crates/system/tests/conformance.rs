@@ -75,7 +75,7 @@ fn conformance() {
     // For whoever looks into one case: a part of its name.
     let only = std::env::var("FULMEN_TEST_CASE").unwrap_or_default();
     // Each of these waits for half a minute until it is sure.
-    let full = std::env::var_os("FULMEN_TEST_TIER").is_some_and(|tier| tier == "full");
+    let full = fulmen_testbed::is_full();
     let slow = |case: &str| !full && deviations.iter().any(|(name, reason)| *name == case && *reason == SQD);
     for (case, reason) in deviations.iter().filter(|(case, _)| slow(case)) {
         println!("SKIPPED: {case}, because {reason} (FULMEN_TEST_TIER=full waits for it)");

@@ -46,7 +46,7 @@ fn roce() {
 #[test]
 fn infiniband() {
     // What differs from RoCE is little, and the suite takes a while.
-    if std::env::var_os("FULMEN_TEST_TIER").is_some_and(|tier| tier == "full") {
+    if fulmen_testbed::is_full() {
         keeps_its_promises("infiniband");
     }
 }

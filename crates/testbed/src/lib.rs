@@ -1,4 +1,5 @@
-//! Hosts on one machine, and cables between them that delay, lose and break: a bed for tests, and nothing else.
+//! Hosts on one machine, and cables between them that delay, lose and break: a bed for tests, and nothing else; and how much
+//! tests do ([`Tier`]), which works anywhere.
 //!
 //! A *host* is a network namespace with a hostname of its own. Processes of two hosts share files and nothing of the network:
 //! no address, no port, no abstract socket. Fulmen takes them for processes of different hosts, since its host id is made of
@@ -44,22 +45,39 @@
 //! Linux, root, `/dev/net/tun` and the programs `ip`, `sh` and `find`; [`Bed::skip_reason`] says what is missing. Being a tool
 //! of tests, it panics where something cannot be done, with a message that says what and why. Its `unsafe` is in one module:
 //! making namespaces and TAP devices, and what a child does before it becomes its program.
-#![cfg(target_os = "linux")]
 
+#[cfg(target_os = "linux")]
 mod bed;
+#[cfg(target_os = "linux")]
 mod etcd;
+#[cfg(target_os = "linux")]
 mod guard;
+#[cfg(target_os = "linux")]
 mod host;
+#[cfg(target_os = "linux")]
 mod link;
+#[cfg(target_os = "linux")]
 mod net;
+#[cfg(target_os = "linux")]
 mod processes;
+#[cfg(target_os = "linux")]
 mod sshd;
+#[cfg(target_os = "linux")]
 mod sys;
+mod tier;
+#[cfg(target_os = "linux")]
 mod wire;
 
+#[cfg(target_os = "linux")]
 pub use bed::{Bed, BedError};
+#[cfg(target_os = "linux")]
 pub use etcd::Etcd;
+#[cfg(target_os = "linux")]
 pub use host::Host;
+#[cfg(target_os = "linux")]
 pub use link::{Counts, Link};
+#[cfg(target_os = "linux")]
 pub use net::Net;
+#[cfg(target_os = "linux")]
 pub use sshd::Ssh;
+pub use tier::{Tier, by_tier, is_full};

@@ -23,7 +23,6 @@ mod gid;
 mod limits;
 mod queue_pair;
 mod request;
-mod sync;
 
 pub use budget::{Budget, Claim};
 pub use check::{check_access, check_post_recv, check_post_send, check_transition};

@@ -87,7 +87,7 @@ fn strange(random: &mut Random) -> Vec<u8> {
 
 #[test]
 fn strange_requests_are_answered_or_hung_up_on() {
-    let rounds = if std::env::var("FULMEN_TEST_TIER").is_ok_and(|tier| tier == "full") { 100_000 } else { 5000 };
+    let rounds = fulmen_testbed::by_tier(5000, 20_000, 100_000);
     let agent = Agent::up();
     let seed = std::env::var("FULMEN_STRANGE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
     println!("FULMEN_STRANGE_SEED={seed}");

@@ -628,8 +628,7 @@ fn number(name: &str) -> Option<u64> {
 
 #[test]
 fn nothing_is_lost_done_twice_or_left_behind() {
-    let full = env::var("FULMEN_TEST_TIER").is_ok_and(|tier| tier == "full");
-    let length = Duration::from_secs(number("FULMEN_CHAOS_SECONDS").unwrap_or(if full { 60 } else { 20 }));
+    let length = Duration::from_secs(number("FULMEN_CHAOS_SECONDS").unwrap_or(fulmen_testbed::by_tier(20, 40, 60)));
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
     let seed = number("FULMEN_CHAOS_SEED").unwrap_or(now.as_micros() as u64 % 1_000_000);
     let Some(cluster) = Cluster::or_skip("agents under faults", Link::new().seed(seed)) else { return };

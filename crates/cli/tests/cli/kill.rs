@@ -15,7 +15,7 @@ const STICKY: &str = "trap '' TERM HUP INT
 
 /// Rounds of the tests that kill at arbitrary moments.
 fn rounds() -> u32 {
-    if std::env::var("FULMEN_TEST_TIER").is_ok_and(|tier| tier == "full") { 200 } else { 8 }
+    fulmen_testbed::by_tier(8, 50, 200)
 }
 
 #[test]

@@ -226,7 +226,7 @@ fn hosts_that_cannot_be_reached_or_trusted_are_named() {
 #[test]
 fn a_host_that_is_cut_off_is_lost_and_ends_its_ranks() {
     // It takes the time of three silences.
-    if !std::env::var("FULMEN_TEST_TIER").is_ok_and(|tier| tier == "full") {
+    if !fulmen_testbed::is_full() {
         return;
     }
     let Some(hosts) = Hosts::or_skip("a host that is cut off from ssh", 2) else { return };

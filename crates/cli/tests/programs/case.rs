@@ -60,14 +60,9 @@ impl Program {
     }
 }
 
-/// Whether all cases run, with many rounds each.
-pub fn is_full_tier() -> bool {
-    env::var_os("FULMEN_TEST_TIER").is_some_and(|tier| tier == "full")
-}
-
-/// A number of rounds.
-pub fn rounds(fast: u32, full: u32) -> String {
-    if is_full_tier() { full } else { fast }.to_string()
+/// A number of rounds, at least and at most.
+pub fn rounds(least: u32, most: u32) -> String {
+    fulmen_testbed::by_tier(least, least, most).to_string()
 }
 
 /// Fails with what was seen unless a condition holds.

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use libtest_mimic::{Arguments, Trial};
 
-use crate::case::{Case, Program, is_full_tier};
+use crate::case::{Case, Program};
 
 /// Passed and failed cases by program.
 type Counts = Arc<Mutex<BTreeMap<Program, [u32; 2]>>>;
@@ -28,7 +28,7 @@ pub fn run(arguments: &Arguments, cases: Vec<Case>) -> ExitCode {
     let counts = Counts::default();
     let mut trials: Vec<Trial> = cases
         .into_iter()
-        .filter(|case| case.fast || is_full_tier() || arguments.include_ignored)
+        .filter(|case| case.fast || fulmen_testbed::is_full() || arguments.include_ignored)
         .filter(|case| !missing.contains(&case.program))
         .map(|case| trial(case, &counts))
         .collect();

@@ -7,6 +7,7 @@ use fulmen_collectives::Group;
 use fulmen_fabric::{Cables, Fabric, Providers, Tcp};
 use fulmen_reach::Node;
 use fulmen_soft::{NetworkOptions, Profile, SoftDevice, SoftOptions};
+use fulmen_testbed::Tier;
 use fulmen_verbs::Device;
 
 use crate::ranks::{start, start_with};
@@ -68,9 +69,9 @@ pub fn run_over_hosts<T: Send>(profile: Profile, size: u32, body: impl Fn(&Group
     start_with(size, false, providers, |fabric| body(&Group::new(fabric).unwrap()))
 }
 
-/// How many times a random test goes round: more in the full tier.
+/// How many times a random test goes round.
 pub fn rounds(few: u64) -> u64 {
-    if std::env::var("FULMEN_TEST_TIER").is_ok_and(|tier| tier == "full") { few * 4 } else { few }
+    if Tier::now() == Tier::Soak { few * 4 } else { few }
 }
 
 /// Numbers that look random, the same for the same seed.

@@ -321,8 +321,7 @@ mod tests {
 
     #[test]
     fn entries_that_are_read_while_threads_write_are_whole() {
-        let rounds =
-            if std::env::var("FULMEN_TEST_TIER").is_ok_and(|tier| tier == "full") { 2_000_000 } else { 50_000 };
+        let rounds = fulmen_testbed::by_tier(50_000, 500_000, 2_000_000);
         let ring: Arc<Ring> = Arc::new(Ring::new(16));
         let (start, over) = (Arc::new(Barrier::new(5)), Arc::new(AtomicBool::new(false)));
         let writers: Vec<_> = (0..4u64)

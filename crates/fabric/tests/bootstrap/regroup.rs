@@ -262,8 +262,7 @@ fn counts_its_descriptors() {
     if std::env::var_os(COUNTING).is_none() {
         return;
     }
-    let full = std::env::var("FULMEN_TEST_TIER").is_ok_and(|tier| tier == "full");
-    let rounds = if full { 1000 } else { 100 };
+    let rounds = fulmen_testbed::by_tier(100, 300, 1000);
     let world = World::start(3);
     let held = Arc::new(());
     let open = || {

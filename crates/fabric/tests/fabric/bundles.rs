@@ -8,7 +8,7 @@ use fulmen_reach::Node;
 use fulmen_soft::{Profile, SoftDevice};
 use fulmen_verbs::{CablePull, Device, FaultPlan, Faulty, Kill, KillMode, Odds};
 
-use crate::devices::{check, fill, full_tier, traffic};
+use crate::devices::{check, fill, traffic};
 use crate::world::{self, LONG, options};
 
 /// Starts two ranks with rails over pairs of devices, which `change` may make worse: given the rank and the rail.
@@ -157,7 +157,7 @@ fn plan(rail: usize, plan: FaultPlan) -> impl Fn(u32, usize, Arc<dyn Device>) ->
 fn a_device_that_dies_takes_no_message_with_it() {
     for profile in Profile::ALL {
         for (rail, mode) in [(0, KillMode::FailsEverything), (1, KillMode::FailsEverything), (0, KillMode::Silent)] {
-            if mode == KillMode::Silent && !full_tier() {
+            if mode == KillMode::Silent && !fulmen_testbed::is_full() {
                 continue;
             }
             let kill = Some(Kill { when: Odds::at(100), mode });
@@ -186,7 +186,7 @@ const PULLS: [(Profile, usize, bool); 4] = [
 #[test]
 fn a_cable_that_is_back_is_used_again() {
     for (profile, rail, always) in PULLS {
-        if always || full_tier() {
+        if always || fulmen_testbed::is_full() {
             let cable = Some(CablePull { when: Odds::at(300), lasts: Some(Duration::from_secs(3)) });
             let plan = plan(rail, FaultPlan { cable, ..FaultPlan::quiet(1) });
             start_rails((profile, 2), LONG, plan, |fabric| {

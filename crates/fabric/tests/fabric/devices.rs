@@ -45,10 +45,6 @@ pub fn private(len: usize) -> Exposed {
     Region::alloc(len.max(1)).unwrap().expose().unwrap().slice(0..len)
 }
 
-pub fn full_tier() -> bool {
-    std::env::var_os("FULMEN_TEST_TIER").is_some_and(|tier| tier == "full")
-}
-
 /// Around every border: frames of 4 KiB and 8 KiB less their header, the rendezvous, chunks of 512 KiB, 8 of them at a time.
 const BORDERS: [usize; 8] = [1, 4096 - 16, 4096, 8192 - 16, 16 << 10, 512 << 10, 4 << 20, 8 << 20];
 
@@ -130,7 +126,7 @@ pub fn traffic(fabric: &Fabric, rounds: u64) {
 
 #[test]
 fn random_traffic_between_all_ranks_arrives_whole() {
-    let rounds = if full_tier() { 100 } else { 4 };
+    let rounds = fulmen_testbed::by_tier(4, 30, 100);
     for profile in Profile::ALL {
         for size in [2, 3, 5] {
             let given = |_| {

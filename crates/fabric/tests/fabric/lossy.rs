@@ -8,7 +8,7 @@ use fulmen_fabric::{Fabric, FabricError, FabricOptions, Flow, Loss, Providers, R
 use fulmen_soft::Profile;
 use fulmen_verbs::{Device, FaultPlan, Faulty, Odds};
 
-use crate::devices::{Dice, check, fill, full_tier, traffic};
+use crate::devices::{Dice, check, fill, traffic};
 use crate::world::{self, LONG, modest, options};
 
 /// Devices without RC: the one holds a SEND until it is received, the other loses it.
@@ -35,13 +35,13 @@ const FAULTS: [(&str, Fault); 5] = [
 /// The faults to try with a device like this: all in the full tier, and else each with one of them, and all at once with both.
 fn faults(profile: Profile) -> Vec<(&'static str, Fault)> {
     let first = usize::from(profile == UNRELIABLE[0]);
-    let tried = |(at, _): &(usize, _)| full_tier() || at % 2 == first || at + 1 == FAULTS.len();
+    let tried = |(at, _): &(usize, _)| fulmen_testbed::is_full() || at % 2 == first || at + 1 == FAULTS.len();
     FAULTS.into_iter().enumerate().filter(tried).map(|(_, fault)| fault).collect()
 }
 
-/// So many rounds in the full tier, and else.
-fn rounds(full: u64, always: u64) -> u64 {
-    if full_tier() { full } else { always }
+/// A number of rounds, at most and at least.
+fn rounds(most: u64, least: u64) -> u64 {
+    fulmen_testbed::by_tier(least, most.midpoint(least), most)
 }
 
 /// Starts ranks over faulty devices, and says how many faults there were.

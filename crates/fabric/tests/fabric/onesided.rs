@@ -18,12 +18,8 @@ use rustix::process::Signal;
 const KEY: u64 = 1;
 const SAY: u64 = 2;
 
-fn full_tier() -> bool {
-    std::env::var_os("FULMEN_TEST_TIER").is_some_and(|tier| tier == "full")
-}
-
 fn rounds(few: usize) -> usize {
-    if full_tier() { 5 * few } else { few }
+    few * fulmen_testbed::by_tier(1, 2, 5)
 }
 
 /// Numbers that a seed repeats.

@@ -220,10 +220,6 @@ fn is_loss_of_last(error: &FabricError) -> bool {
     matches!(error, FabricError::PeerLost { rank: LAST, .. })
 }
 
-fn full() -> bool {
-    std::env::var("FULMEN_TEST_TIER").is_ok_and(|tier| tier == "full")
-}
-
 #[test]
 fn survivors_of_a_kill_go_on_and_a_new_process_takes_the_place() {
     for carrier in CARRIERS {
@@ -232,7 +228,7 @@ fn survivors_of_a_kill_go_on_and_a_new_process_takes_the_place() {
         let mut ranks = world.join_all();
         // Handles to what has ended keep no queue pair and no registration, of which a device may have few.
         let mut stale = Vec::new();
-        for round in 0..if full() { 5 } else { 2 } {
+        for round in 0..fulmen_testbed::by_tier(2, 3, 5) {
             last.hear("ready");
             each(&ranks, |fabric| exchange(fabric, None));
             last.hear("exchanged");

@@ -137,7 +137,6 @@ fn one_sided_operations_lead_over_others() {
 
 #[test]
 fn random_graphs_connect_all() {
-    let full = std::env::var("FULMEN_TEST_TIER").is_ok_and(|tier| tier == "full");
     let mut seed = 7_u64;
     let mut below = |bound: u32| {
         // SplitMix64.
@@ -145,7 +144,7 @@ fn random_graphs_connect_all() {
         let mixed = (seed ^ seed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         ((mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb) >> 33) as u32 % bound
     };
-    for round in 0..if full { 20 } else { 4 } {
+    for round in 0..fulmen_testbed::by_tier(4, 10, 20) {
         let size = 3 + below(6);
         // A tree, and some more.
         let mut edges: Vec<_> = (1..size).map(|rank| (below(rank), rank)).collect();

@@ -41,7 +41,7 @@ impl Namespaces {
 
     /// Runs the cases of these themes, or all in the full tier.
     fn run(&self, themes: &[&str]) {
-        let full = crate::full_tier();
+        let full = fulmen_testbed::is_full();
         let wanted = |case: &str| full || themes.iter().any(|theme| case.starts_with(theme));
         let name = self.name();
         let report = run_some(self, &wanted, &mut |case, verdict| println!("{name}: {case}: {verdict:?}"));

@@ -27,7 +27,7 @@ impl Carrier {
         }
         let mut all = vec![Carrier::Shared, Carrier::Profile("infiniband"), Carrier::Profile("thunderbolt")];
         all.push(Carrier::Hosts(None));
-        if env::var("FULMEN_TEST_TIER").is_ok_and(|tier| tier == "full") {
+        if fulmen_testbed::is_full() {
             all.push(Carrier::Hosts(Some("thunderbolt")));
         }
         all

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use fulmen_testbed::{Host, Link};
 
-use crate::world::{Plan, Rank, What, World, is_full};
+use fulmen_testbed::is_full;
+
+use crate::world::{Plan, Rank, What, World};
 
 /// Longer than any pause of a busy machine, and not much.
 const SILENCE: Duration = Duration::from_secs(3);

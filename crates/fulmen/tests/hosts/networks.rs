@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fulmen_testbed::{Counts, Host, Link};
 
-use crate::world::{Plan, Rank, What, World, is_full};
+use crate::world::{Plan, Rank, What, World};
 
 const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
@@ -72,7 +72,9 @@ fn run(case: &Case, what: What, hosts: usize, ranks_a_host: usize) {
 }
 
 /// As many at a time as the machine has processors, since most of them wait.
-fn run_all(what: What, hosts: &[(usize, usize)]) {
+fn run_all(what: What) {
+    let both = [(2, 2), (4, 1)];
+    let hosts: &[(usize, usize)] = fulmen_testbed::by_tier(&both, &both, &[(2, 2), (4, 1), (8, 1)]);
     let cases = hosts.iter().flat_map(|hosts| CASES.iter().map(move |case| (case, *hosts)));
     let cases = Mutex::new(cases);
     let next = || cases.lock().unwrap().next();
@@ -89,8 +91,8 @@ fn run_all(what: What, hosts: &[(usize, usize)]) {
 
 #[test]
 fn ranks_meet_over_every_network() {
-    if is_full() {
-        run_all(What::Control, &[(2, 2), (4, 1), (8, 1)]);
+    if fulmen_testbed::is_full() {
+        run_all(What::Control);
     } else {
         run(&CASES[4], What::Control, 2, 2);
     }
@@ -98,8 +100,8 @@ fn ranks_meet_over_every_network() {
 
 #[test]
 fn groups_work_over_every_network() {
-    if is_full() {
-        run_all(What::Work, &[(2, 2), (4, 1), (8, 1)]);
+    if fulmen_testbed::is_full() {
+        run_all(What::Work);
     } else {
         [0, 4].into_iter().for_each(|at| run(&CASES[at], What::Work, 2, 2));
     }

@@ -8,7 +8,7 @@ use fulmen::sync::Lock;
 use fulmen_testbed::Link;
 
 use crate::program::{pattern, say};
-use crate::world::{LONG, Plan, Rank, What, World, is_full};
+use crate::world::{LONG, Plan, Rank, What, World};
 
 const KEY: u64 = 21;
 /// How often a rank adds to a word of each other one in a round, and takes the lock.
@@ -139,11 +139,16 @@ fn run(sort: &Sort, network: &(&str, Link, u64), what: What, hosts: usize) {
     ranks.into_iter().for_each(Rank::ends);
 }
 
+/// Of how many hosts networks are, where every rail is tried.
+fn sizes() -> &'static [usize] {
+    fulmen_testbed::by_tier(&[2], &[2], &[2, 4])
+}
+
 #[test]
 fn one_sided_operations_and_locks_over_every_rail() {
-    if is_full() {
+    if fulmen_testbed::is_full() {
         for (sort, network) in SORTS.iter().flat_map(|sort| NETWORKS.iter().map(move |network| (sort, network))) {
-            [2, 4].into_iter().for_each(|hosts| run(sort, network, What::OneSided, hosts));
+            sizes().iter().for_each(|hosts| run(sort, network, What::OneSided, *hosts));
         }
     } else {
         run(&SORTS[0], &NETWORKS[0], What::OneSided, 2);
@@ -153,9 +158,9 @@ fn one_sided_operations_and_locks_over_every_rail() {
 
 #[test]
 fn groups_work_over_every_rail() {
-    if is_full() {
+    if fulmen_testbed::is_full() {
         for (sort, network) in SORTS.iter().flat_map(|sort| NETWORKS.iter().map(move |network| (sort, network))) {
-            [2, 4].into_iter().for_each(|hosts| run(sort, network, What::Work, hosts));
+            sizes().iter().for_each(|hosts| run(sort, network, What::Work, *hosts));
         }
     } else {
         run(&SORTS[5], &NETWORKS[0], What::Work, 3);

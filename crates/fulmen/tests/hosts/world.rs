@@ -269,7 +269,3 @@ impl Drop for Rank {
         let _ = self.process.wait();
     }
 }
-
-pub fn is_full() -> bool {
-    env::var("FULMEN_TEST_TIER").is_ok_and(|tier| tier == "full")
-}

@@ -44,7 +44,7 @@ proptest! {
 /// Words change while they are read and used.
 #[test]
 fn racing_damage_breaks_connections_only() {
-    let rounds = if std::env::var_os("FULMEN_TEST_TIER").is_some_and(|tier| tier == "full") { 60 } else { 3 };
+    let rounds = fulmen_testbed::by_tier(3, 15, 60);
     for sort in Sort::ALL {
         for _ in 0..rounds {
             let hostile = Hostile::new(sort);

@@ -329,7 +329,7 @@ impl Model {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(if std::env::var("FULMEN_TEST_TIER").is_ok_and(|tier| tier == "full") { 5000 } else { 1000 }))]
+    #![proptest_config(ProptestConfig::with_cases(fulmen_testbed::by_tier(1000, 2000, 5000)))]
 
     /// Whatever ranks do: blobs never mix between rounds or generations, a round ends for all that are there or for none, all
     /// members of a generation are told the same, only majorities form one, and nobody waits for an answer for ever.

@@ -37,9 +37,9 @@ fn kinds() -> impl Strategy<Value = Rendezvous> {
     prop_oneof![Just(Rendezvous::Mapped), Just(Rendezvous::Matched)]
 }
 
-/// Rounds of a property in the full tier, and else.
-fn cases(full: u32, always: u32) -> u32 {
-    if std::env::var("FULMEN_TEST_TIER").is_ok_and(|tier| tier == "full") { full } else { always }
+/// Rounds of a property, at most and at least.
+fn cases(most: u32, least: u32) -> u32 {
+    fulmen_testbed::by_tier(least, most / 3, most)
 }
 
 /// Small numbers from a seed.

@@ -362,7 +362,7 @@ fn a_first_window_that_is_lost_comes_again_soon() {
 }
 
 fn cases() -> u32 {
-    if std::env::var("FULMEN_TEST_TIER").is_ok_and(|tier| tier == "full") { 5000 } else { 200 }
+    fulmen_testbed::by_tier(200, 1500, 5000)
 }
 
 proptest! {

@@ -263,7 +263,7 @@ fn a_connection_that_is_given_up_says_why() {
 /// Slow readers are no dead hosts.
 #[test]
 fn a_peer_that_reads_nothing_for_long_is_waited_for() {
-    if std::env::var("FULMEN_TEST_TIER").as_deref() != Ok("full") {
+    if !fulmen_testbed::is_full() {
         return;
     }
     let hosts = hosts(V4, false);

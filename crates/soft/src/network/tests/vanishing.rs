@@ -5,7 +5,7 @@ use super::*;
 /// Whether it has something to send or not. (It takes ten seconds.)
 #[test]
 fn a_host_that_vanishes_is_noticed() {
-    if std::env::var("FULMEN_TEST_TIER").as_deref() != Ok("full") {
+    if !fulmen_testbed::is_full() {
         return;
     }
     let Some(bed) = Bed::or_skip("a peer's host that vanishes") else { return };
