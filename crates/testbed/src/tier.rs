@@ -5,9 +5,9 @@
 pub enum Tier {
     /// What every change is tested with, in minutes: if nothing is said.
     Fast,
-    /// `full`: every case, and more rounds of what is random or kills.
+    /// `full`: more cases, and more rounds of what is random or kills; what continuous integration has the time for.
     Full,
-    /// `soak`: as many rounds as find what is rare, in half an hour and more.
+    /// `soak`: every case, and as many rounds as find what is rare, in half an hour and more.
     Soak,
 }
 
@@ -36,7 +36,7 @@ impl Tier {
     }
 }
 
-/// Whether all cases are to run.
+/// Whether cases run that the fast tier has no time for.
 #[must_use]
 pub fn is_full() -> bool {
     Tier::now() >= Tier::Full
