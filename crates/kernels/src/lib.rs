@@ -4,7 +4,7 @@
 //!   exposed memory and over slices. Each source is read once and the output written once, without allocation up to 256
 //!   sources.
 //! - [`copy_in`] and [`copy_out`] move elements between plain and exposed memory.
-//! - [`reduce_to_plain`] and [`reduce_to_exposed`] take any mixture of the two, with the elements' type as a value.
+//! - [`reduce_to_plain`], [`reduce_to_all`] and [`reduce_to_both`] take any mixture of the two, with the elements' type as a value.
 //! - [`Stores`] says whether results go through the caches.
 //!
 //! # Bit rules
@@ -57,7 +57,7 @@ pub use op::{ReduceOp, UnknownOp, UnknownOpCode, Unsupported};
 pub use partials::{finish, finish_in_place, widen};
 pub use reduce::{ReduceError, reduce_into, reduce_raw, reduce_raw_with};
 pub use stores::Stores;
-pub use views::{Source, ValuesMut, copy_from_bytes, reduce_to_all, reduce_to_exposed, reduce_to_plain};
+pub use views::{Source, ValuesMut, copy_from_bytes, reduce_to_all, reduce_to_both, reduce_to_plain};
 
 #[cfg(test)]
 mod reference;

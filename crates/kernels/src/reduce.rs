@@ -86,19 +86,20 @@ pub unsafe fn reduce_raw_with(
     stores: Stores,
 ) {
     // SAFETY: the caller's promise; the best level is one that the machine has.
-    unsafe { reduce_at(Choice::best(), op, dtype, &[dst], srcs, count, stores) }
+    unsafe { reduce_at(Choice::best(), op, dtype, &[dst], stores.past(1), srcs, count) }
 }
 
 /// # Safety
-/// As [`reduce_raw`] for each output, which overlaps no other one, and the machine has `level`.
+/// As [`reduce_raw`] for each output, which overlaps no other one, and the machine has `level`. The last `past` of the outputs, of which
+/// there are as many, are written past the caches.
 pub(crate) unsafe fn reduce_at(
     level: Choice,
     op: ReduceOp,
     dtype: DType,
     dsts: &[*mut u8],
+    past: usize,
     srcs: &[*const u8],
     count: usize,
-    stores: Stores,
 ) {
     assert!(!srcs.is_empty(), "a reduction needs at least one source");
     // A sum or mean of complex numbers is one of twice as many real numbers.
@@ -107,7 +108,7 @@ pub(crate) unsafe fn reduce_at(
     let sweep = sweep(level, op, dtype).unwrap_or_else(|refused| panic!("{refused}"));
     // SAFETY: the sweep's elements have the size of `dtype`'s (or of its halves, counted twice); the rest is the
     // caller's promise, and the assertion.
-    unsafe { sweep(dsts, srcs, count, stores) }
+    unsafe { sweep(dsts, past, srcs, count) }
 }
 
 fn sweep(level: Choice, op: ReduceOp, dtype: DType) -> Result<Sweep, Unsupported> {

@@ -217,7 +217,7 @@ fn check(case: &Case, level: Choice) -> Result<(), TestCaseError> {
     let srcs: Vec<*const u8> = pointers[1..].iter().map(|pointer| pointer.cast_const()).collect();
     // SAFETY: each pointer has `bytes` bytes after it in its own vector; the output is one of the sources or a vector of
     // its own; the caller gives a level that the machine has.
-    unsafe { reduce_at(level, case.op, case.dtype, &[pointers[output]], &srcs, case.count, case.stores) };
+    unsafe { reduce_at(level, case.op, case.dtype, &[pointers[output]], case.stores.past(1), &srcs, case.count) };
 
     let (start, buffer) = (starts[output], &buffers[output]);
     for at in 0..case.count {

@@ -16,6 +16,11 @@ pub enum Stores {
 impl Stores {
     /// Bytes of a cache line.
     pub(crate) const LINE: usize = 64;
+
+    /// How many of so many outputs are written past the caches.
+    pub(crate) fn past(self, outputs: usize) -> usize {
+        if self == Stores::Streaming { outputs } else { 0 }
+    }
 }
 
 /// Orders streaming stores before whatever this thread stores next.

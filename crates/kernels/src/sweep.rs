@@ -16,8 +16,8 @@ const BLOCK: usize = 64;
 /// Elements of the small blocks that do what is left of the last large one.
 const SMALL: usize = 8;
 
-/// A compiled loop: outputs, sources, elements, how to store.
-pub(crate) type Sweep = unsafe fn(&[*mut u8], &[*const u8], usize, Stores);
+/// A compiled loop: outputs, how many of them, from the last one on, are written past the caches, sources, elements.
+pub(crate) type Sweep = unsafe fn(&[*mut u8], usize, &[*const u8], usize);
 
 /// The loop of lane `K` for `level`.
 pub(crate) fn sweep_for<K: Lane>(level: Choice) -> Sweep {
@@ -32,84 +32,85 @@ pub(crate) fn sweep_for<K: Lane>(level: Choice) -> Sweep {
 
 /// # Safety
 /// As [`sweep`].
-unsafe fn baseline<K: Lane>(dsts: &[*mut u8], srcs: &[*const u8], count: usize, stores: Stores) {
+unsafe fn baseline<K: Lane>(dsts: &[*mut u8], past: usize, srcs: &[*const u8], count: usize) {
     // SAFETY: the caller's promise is the callee's.
-    unsafe { sweep::<K, Baseline>(dsts, srcs, count, stores) }
+    unsafe { sweep::<K, Baseline>(dsts, past, srcs, count) }
 }
 
 /// # Safety
 /// As [`sweep`], and the machine has AVX2 and F16C.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,f16c")]
-unsafe fn avx2<K: Lane>(dsts: &[*mut u8], srcs: &[*const u8], count: usize, stores: Stores) {
+unsafe fn avx2<K: Lane>(dsts: &[*mut u8], past: usize, srcs: &[*const u8], count: usize) {
     // SAFETY: the caller's promise is the callee's.
-    unsafe { sweep::<K, crate::avx2::Avx2>(dsts, srcs, count, stores) }
+    unsafe { sweep::<K, crate::avx2::Avx2>(dsts, past, srcs, count) }
 }
 
 /// # Safety
 /// As [`sweep`], and the machine has AVX-512 (F, BW, DQ, VL), AVX2 and F16C.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,f16c")]
-unsafe fn avx512<K: Lane>(dsts: &[*mut u8], srcs: &[*const u8], count: usize, stores: Stores) {
+unsafe fn avx512<K: Lane>(dsts: &[*mut u8], past: usize, srcs: &[*const u8], count: usize) {
     // SAFETY: the caller's promise is the callee's.
-    unsafe { sweep::<K, crate::avx512::Avx512>(dsts, srcs, count, stores) }
+    unsafe { sweep::<K, crate::avx512::Avx512>(dsts, past, srcs, count) }
 }
 
 /// # Safety
 /// `srcs` is not empty; each source has `count` elements of `K::Raw` that may be read and each output as many that may be
-/// written, at any alignment; an output is one of the sources or overlaps none, and overlaps no other output; the machine has the
-/// instructions of `L`.
+/// written, at any alignment; an output is one of the sources or overlaps none, and overlaps no other output; `past` is at most
+/// the number of outputs; the machine has the instructions of `L`.
 #[inline(always)]
-unsafe fn sweep<K: Lane, L: Level>(dsts: &[*mut u8], srcs: &[*const u8], count: usize, stores: Stores) {
+unsafe fn sweep<K: Lane, L: Level>(dsts: &[*mut u8], past: usize, srcs: &[*const u8], count: usize) {
     let mut at = 0;
-    if stores == Stores::Streaming {
+    if past > 0 {
         // SAFETY: the caller's promise.
-        at = unsafe { stream::<K, L>(dsts, srcs, count) };
+        at = unsafe { stream::<K, L>(dsts, past, srcs, count) };
     }
     while count - at >= BLOCK {
         // SAFETY: at + BLOCK <= count.
-        unsafe { block::<K, L, BLOCK>(dsts, at, srcs, at) };
+        unsafe { block::<K, L, BLOCK>(dsts, None, srcs, at) };
         at += BLOCK;
     }
     while count - at >= SMALL {
         // SAFETY: at + SMALL <= count.
-        unsafe { block::<K, L, SMALL>(dsts, at, srcs, at) };
+        unsafe { block::<K, L, SMALL>(dsts, None, srcs, at) };
         at += SMALL;
     }
     while at < count {
         // SAFETY: at < count. One element needs no instructions but the baseline's.
-        unsafe { block::<K, Baseline, 1>(dsts, at, srcs, at) };
+        unsafe { block::<K, Baseline, 1>(dsts, None, srcs, at) };
         at += 1;
     }
 }
 
-/// Writes the part of the outputs that consists of whole cache lines past the caches, if lines begin at the same elements in all of
-/// them; returns how many elements are done.
+/// Writes the part of the last `past` outputs that consists of whole cache lines past the caches, and the same elements of the others through
+/// them, if lines begin at the same elements in all of the last; returns how many elements are done.
 ///
 /// # Safety
 /// As [`sweep`].
 #[inline(always)]
-unsafe fn stream<K: Lane, L: Level>(dsts: &[*mut u8], srcs: &[*const u8], count: usize) -> usize {
+unsafe fn stream<K: Lane, L: Level>(dsts: &[*mut u8], past: usize, srcs: &[*const u8], count: usize) -> usize {
     let size = size_of::<K::Raw>();
     let to_line = |dst: &*mut u8| dst.addr().wrapping_neg() % Stores::LINE;
-    let Some(first) = dsts.first().map(to_line) else { return 0 };
+    let (through, past) = dsts.split_at(dsts.len() - past);
+    let Some(first) = past.first().map(to_line) else { return 0 };
     let head = first / size;
-    if !first.is_multiple_of(size) || head > count || dsts.iter().any(|dst| to_line(dst) != first) {
+    if !first.is_multiple_of(size) || head > count || past.iter().any(|dst| to_line(dst) != first) {
         return 0;
     }
     for at in 0..head {
         // SAFETY: at < head <= count.
-        unsafe { block::<K, Baseline, 1>(dsts, at, srcs, at) };
+        unsafe { block::<K, Baseline, 1>(dsts, None, srcs, at) };
     }
     let mut at = head;
     let mut values = [MaybeUninit::<K::Raw>::uninit(); BLOCK];
     while count - at >= BLOCK {
         let values = values.as_mut_ptr().cast::<u8>();
         // SAFETY: at + BLOCK <= count, and `values` has room for a block.
-        unsafe { block::<K, L, BLOCK>(&[values], 0, srcs, at) };
+        unsafe { block::<K, L, BLOCK>(through, Some(values), srcs, at) };
         // Line by line, so that what is written past the caches goes to all outputs at an even pace: 0.85 of the time of block by block.
         for line in (0..BLOCK * size).step_by(Stores::LINE) {
-            for dst in dsts {
+            for dst in past {
                 // SAFETY: the line lies in the block at `at`, in the output as in `values`; it begins at a multiple of a
                 // line, since the head ended at one and a block is `size` whole lines.
                 unsafe { L::stream_line(dst.add(at * size + line), values.add(line)) };
@@ -121,13 +122,18 @@ unsafe fn stream<K: Lane, L: Level>(dsts: &[*mut u8], srcs: &[*const u8], count:
     at
 }
 
-/// Writes the results of elements `at..at + N` to element `to` of each output, after all sources were read.
+/// Writes the results of elements `at..at + N` to each output, and to the beginning of `values`, after all sources were read.
 ///
 /// # Safety
-/// Each source has elements `at..at + N`, and each output room for `N` at `to`; there is a first source; the machine has the instructions of
-/// `L`.
+/// Each source and each output has elements `at..at + N`, and `values` has room for `N`; there is a first source; the machine has the
+/// instructions of `L`.
 #[inline(always)]
-unsafe fn block<K: Lane, L: Level, const N: usize>(dsts: &[*mut u8], to: usize, srcs: &[*const u8], at: usize) {
+unsafe fn block<K: Lane, L: Level, const N: usize>(
+    dsts: &[*mut u8],
+    values: Option<*mut u8>,
+    srcs: &[*const u8],
+    at: usize,
+) {
     let mut partial = [MaybeUninit::uninit(); N];
     // SAFETY: there is a first source; all sources have the elements; the first fills `partial`.
     unsafe {
@@ -138,7 +144,10 @@ unsafe fn block<K: Lane, L: Level, const N: usize>(dsts: &[*mut u8], to: usize, 
         }
         K::finish_block::<N>(&mut partial, srcs.len());
         for dst in dsts {
-            K::store_block::<L, N>(&partial, dst.add(to * size_of::<K::Raw>()).cast());
+            K::store_block::<L, N>(&partial, dst.add(at * size_of::<K::Raw>()).cast());
+        }
+        if let Some(values) = values {
+            K::store_block::<L, N>(&partial, values.cast());
         }
     }
 }

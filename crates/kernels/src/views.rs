@@ -130,29 +130,50 @@ pub fn reduce_to_plain(
     let (to, bytes) = (target.start, target.len);
     // SAFETY: the target is borrowed exclusively, so it overlaps no slice and no exposed memory; any bytes are values of
     // its elements, or the reduction stores bools.
-    unsafe { reduce_to(op, dtype, &[to], bytes, sources, stores, |_, _| Ok(())) }
+    unsafe { reduce_to(op, dtype, (&[to], stores.past(1)), to, bytes, sources, |_, _| Ok(())) }
 }
 
-/// [`reduce_to_plain`] into a range of exposed memory. A source may be the same bytes, or must not overlap them; what is
-/// the same memory is told by addresses, as by [`reduce`](crate::reduce).
+/// [`reduce_to_plain`], and the same into exposed memory from an offset on, in one pass, each with its own way of storing.
+/// [`Source::Target`] is what the plain memory holds. A source may be the same bytes as the exposed target, or must not overlap them; what
+/// is the same memory is told by addresses, as by [`reduce`](crate::reduce).
 ///
 /// # Panics
-/// If the range does not lie inside.
+/// As [`reduce_to_plain`], and if the exposed target does not lie inside its memory.
 #[track_caller]
-pub fn reduce_to_exposed(
+pub fn reduce_to_both(
     op: ReduceOp,
     dtype: DType,
-    target: &Exposed,
-    range: Range<usize>,
+    (plain, plain_stores): (&mut ValuesMut<'_>, Stores),
+    (exposed, at, exposed_stores): (&Exposed, usize, Stores),
     sources: &[Source<'_>],
-    stores: Stores,
 ) -> Result<(), ReduceError> {
-    let bytes = range.end.checked_sub(range.start).expect("a range starts before its end");
-    reduce_to_all(op, dtype, &[(target, range.start)], bytes, sources, stores)
+    assert!(!plain.bools || dtype == DType::Bool, "memory of bools takes no {dtype}");
+    let bytes = plain.len;
+    check(exposed, at, bytes);
+    if !exposed.region().is_writable() {
+        return Err(ReduceError::ReadOnly);
+    }
+    let (one, other) = (plain.start, exposed.as_ptr().wrapping_add(at));
+    let alike = (one.addr() ^ other.addr()).is_multiple_of(Stores::LINE);
+    // Whose lines begin elsewhere is not written past the caches with the other one.
+    let (to, past) = match (plain_stores, exposed_stores) {
+        (Stores::Streaming, Stores::Cached) => ([other, one], 1),
+        (Stores::Streaming, Stores::Streaming) if alike => ([one, other], 2),
+        (_, exposed_stores) => ([one, other], exposed_stores.past(1)),
+    };
+    let apart = |source_index, from: *const u8| match from.addr().abs_diff(other.addr()) {
+        distance if (1..bytes).contains(&distance) => Err(ReduceError::Overlap { source_index }),
+        _ => Ok(()),
+    };
+    // SAFETY: the plain target is borrowed exclusively, so it overlaps no slice and no exposed memory, and takes any bytes or the
+    // reduction stores bools. The exposed one lies inside a writable mapping that its handle keeps and has no references; `apart` sees to
+    // it that each source is the same memory or apart from it.
+    unsafe { reduce_to(op, dtype, (&to, past), one, bytes, sources, apart) }
 }
 
-/// [`reduce_to_exposed`] into several targets, `bytes` of each from an offset on, in one pass: all of them get the same. They lie
-/// apart from one another, as addresses tell. [`Source::Target`] is what the first one holds.
+/// `target[i] = sources[0][i] op sources[1][i] op …` into exposed memory, in one pass into all targets, `bytes` of each from an offset on. They
+/// lie apart from one another. A source may be the same bytes as a target, or must not overlap them; what is the same memory is told by
+/// addresses, as by [`reduce`](crate::reduce). [`Source::Target`] is what the first one holds.
 ///
 /// # Panics
 /// If a target does not lie inside its memory, or there is none.
@@ -187,21 +208,22 @@ pub fn reduce_to_all(
     with_pointers(targets, start, |to| {
         // SAFETY: the targets lie inside writable mappings that their handles keep, have no references, and are apart from one
         // another; `apart` sees to it that each source is the same memory as a target or apart from it.
-        outcome = unsafe { reduce_to(op, dtype, to, bytes, sources, stores, apart) };
+        outcome = unsafe { reduce_to(op, dtype, (to, stores.past(to.len())), to[0], bytes, sources, apart) };
     })?;
     outcome
 }
 
 /// # Safety
 /// Each of `to`, of which there is one at least, may be written for `bytes` bytes of `dtype` and overlaps no other one, no plain
-/// source, and no exposed source that `apart` lets pass, except for being the same.
+/// source, and no exposed source that `apart` lets pass, except for being the same. `past` of them at most are written past the caches, from the
+/// last one on. `target`, which [`Source::Target`] stands for, is one of them.
 unsafe fn reduce_to(
     op: ReduceOp,
     dtype: DType,
-    to: &[*mut u8],
+    (to, past): (&[*mut u8], usize),
+    target: *const u8,
     bytes: usize,
     sources: &[Source<'_>],
-    stores: Stores,
     apart: impl Fn(usize, *const u8) -> Result<(), ReduceError>,
 ) -> Result<(), ReduceError> {
     op.supports(dtype)?;
@@ -226,10 +248,10 @@ unsafe fn reduce_to(
         |source| match source {
             Source::Plain(source) => source.as_ptr(),
             Source::Exposed(source, at) => source.as_ptr().wrapping_add(*at).cast_const(),
-            Source::Target => to[0].cast_const(),
+            Source::Target => target,
         },
         // SAFETY: all sources have `bytes` bytes, as just checked; the rest is the caller's promise.
-        |pointers| unsafe { reduce_at(Choice::best(), op, dtype, to, pointers, bytes / dtype.size(), stores) },
+        |pointers| unsafe { reduce_at(Choice::best(), op, dtype, to, past, pointers, bytes / dtype.size()) },
     )
 }
 
@@ -264,7 +286,7 @@ mod tests {
             assert_eq!(plain, [8.5, 29.0]);
             let target = memory(64);
             target.write(3, as_bytes(&c));
-            reduce_to_exposed(ReduceOp::Sum, DType::F32, &target, 3..11, &sources, stores).unwrap();
+            reduce_to_all(ReduceOp::Sum, DType::F32, &[(&target, 3)], 8, &sources, stores).unwrap();
             let mut sums = [0f32; 2];
             ValuesMut::new(&mut sums).copy_out(&target, 3, stores);
             assert_eq!(sums, [8.5, 29.0]);
@@ -297,6 +319,56 @@ mod tests {
     }
 
     #[test]
+    fn plain_and_exposed_targets_get_the_same_however_they_are_stored() {
+        const STORES: [Stores; 2] = [Stores::Cached, Stores::Streaming];
+        let (a, b) = ([1.5f32; 200], [2.5f32; 200]);
+        for (start, at, one, other) in [0, 1, 16].into_iter().flat_map(|start| {
+            [0, 4, 61]
+                .into_iter()
+                .flat_map(move |at| STORES.into_iter().flat_map(move |one| STORES.map(|other| (start, at, one, other))))
+        }) {
+            // In place, from a start that makes the lines of both begin at the same elements, or not.
+            let mut plain = vec![b[0]; 256];
+            let exposed = memory(1024);
+            let line = plain.as_ptr().addr().wrapping_neg() % Stores::LINE / 4;
+            let to = (line + start)..(line + start + 200);
+            {
+                let mut values = ValuesMut::new(&mut plain[to.clone()]);
+                let sources = [Source::Plain(as_bytes(&a)), Source::Target];
+                reduce_to_both(ReduceOp::Sum, DType::F32, (&mut values, one), (&exposed, at, other), &sources).unwrap();
+            }
+            assert!(plain.iter().enumerate().all(|(i, value)| *value == if to.contains(&i) { 4.0 } else { b[0] }));
+            let mut all = vec![0; 1024];
+            exposed.read(0, &mut all);
+            assert!(all[..at].iter().chain(&all[at + 800..]).all(|byte| *byte == 0));
+            assert_eq!(all[at..at + 800], *as_bytes(&[4.0f32; 200]));
+        }
+    }
+
+    #[test]
+    fn what_two_targets_of_both_kinds_cannot_do_is_refused() {
+        let exposed = memory(64);
+        let mut plain = [0u8; 8];
+        let mut reduce = |at, sources: &[Source]| {
+            let plain = (&mut ValuesMut::new(&mut plain), Stores::Cached);
+            reduce_to_both(ReduceOp::Sum, DType::U8, plain, (&exposed, at, Stores::Cached), sources)
+        };
+        assert_eq!(reduce(8, &[Source::Exposed(&exposed, 9)]), Err(ReduceError::Overlap { source_index: 0 }));
+        assert_eq!(reduce(8, &[Source::Plain(&[1; 8]), Source::Exposed(&exposed, 8)]), Ok(()));
+        assert_eq!(reduce(8, &[]), Err(ReduceError::NoSources));
+    }
+
+    #[test]
+    #[should_panic = "do not lie in exposed memory"]
+    fn an_exposed_target_lies_inside() {
+        let (exposed, mut plain) = (memory(64), [0u8; 8]);
+        let plain = (&mut ValuesMut::new(&mut plain), Stores::Cached);
+        let end = exposed.len() - 7;
+        let _ =
+            reduce_to_both(ReduceOp::Sum, DType::U8, plain, (&exposed, end, Stores::Cached), &[Source::Plain(&[1; 8])]);
+    }
+
+    #[test]
     fn targets_that_overlap_are_refused() {
         let target = memory(64);
         let reduce = |ats: [usize; 2]| {
@@ -322,7 +394,7 @@ mod tests {
         assert_eq!(reduce(&[]), Err(ReduceError::NoSources));
         let within = |at| {
             let sources = [Source::Exposed(&exposed, at)];
-            reduce_to_exposed(ReduceOp::Sum, DType::U8, &exposed, 8..16, &sources, Stores::Cached)
+            reduce_to_all(ReduceOp::Sum, DType::U8, &[(&exposed, 8)], 8, &sources, Stores::Cached)
         };
         assert_eq!(within(9), Err(ReduceError::Overlap { source_index: 0 }));
         assert_eq!(within(1), Err(ReduceError::Overlap { source_index: 0 }));
