@@ -13,9 +13,12 @@ use std::{
 
 use super::{
     kernels::{copy, sum_into},
-    shared::{Flag, LINE_WORDS, Line, MAX_RANKS, SLOTS, Shared, Span},
+    shared::{Flag, LINE_WORDS, LINES, Line, MAX_RANKS, Shared, Span},
 };
 use crate::case::Op;
+
+/// The longest all-reduce that two ranks sum each for itself, in words: it needs one meeting less.
+const WHOLE: usize = 8 << 10;
 
 /// A wait that lasts this long means that a peer is gone.
 const WAIT_LIMIT: Duration = Duration::from_secs(60);
@@ -25,8 +28,19 @@ const WAIT_LIMIT: Duration = Duration::from_secs(60);
 pub enum Plan {
     Lines,
     Direct { stream: bool },
-    Staged { piece: usize, stream: bool },
+    Staged(Staging),
     Pull,
+}
+
+/// How pieces go through a window.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Staging {
+    /// Words of a piece.
+    pub piece: usize,
+    /// Pieces after which the next one lies where the first did.
+    pub places: usize,
+    /// Past the cache.
+    pub stream: bool,
 }
 
 /// One rank of the floor.
@@ -97,9 +111,9 @@ impl Rank {
             (Op::P2p, _) if self.rank > 1 => {}
             (Op::P2p, Plan::Lines) => self.p2p_lines(words),
             (Op::P2p, Plan::Direct { stream }) => self.p2p_direct(words, stream),
-            (Op::P2p, Plan::Staged { piece, stream }) => {
-                self.one_way_staged(0, 1, words, piece, stream);
-                self.one_way_staged(1, 0, words, piece, stream);
+            (Op::P2p, Plan::Staged(staging)) => {
+                self.one_way_staged(0, 1, words, staging);
+                self.one_way_staged(1, 0, words, staging);
             }
             (Op::P2p, Plan::Pull) => self.p2p_pull(words),
             (Op::AllGather, Plan::Pull) => self.all_gather_pull(words),
@@ -107,16 +121,16 @@ impl Rank {
             (Op::AllReduce | Op::ReduceScatter, Plan::Pull) => unreachable!("sums need the data twice; not planned"),
             (Op::AllReduce, Plan::Lines) => self.all_reduce_lines(words),
             (Op::AllReduce, Plan::Direct { stream }) => self.all_reduce_direct(words, stream),
-            (Op::AllReduce, Plan::Staged { piece, stream }) => self.all_reduce_staged(words, piece, stream),
+            (Op::AllReduce, Plan::Staged(staging)) => self.all_reduce_staged(words, staging),
             (Op::AllGather, Plan::Lines) => self.all_gather_lines(words),
             (Op::AllGather, Plan::Direct { stream }) => self.all_gather_direct(words, stream),
-            (Op::AllGather, Plan::Staged { piece, stream }) => self.all_gather_staged(words, piece, stream),
+            (Op::AllGather, Plan::Staged(staging)) => self.all_gather_staged(words, staging),
             (Op::ReduceScatter, Plan::Lines) => self.reduce_scatter_lines(words),
             (Op::ReduceScatter, Plan::Direct { stream }) => self.reduce_scatter_direct(words, stream),
-            (Op::ReduceScatter, Plan::Staged { piece, stream }) => self.reduce_scatter_staged(words, piece, stream),
+            (Op::ReduceScatter, Plan::Staged(staging)) => self.reduce_scatter_staged(words, staging),
             (Op::Broadcast, Plan::Lines) => self.broadcast_lines(words),
             (Op::Broadcast, Plan::Direct { stream }) => self.broadcast_direct(words, stream),
-            (Op::Broadcast, Plan::Staged { piece, stream }) => self.broadcast_staged(words, piece, stream),
+            (Op::Broadcast, Plan::Staged(staging)) => self.broadcast_staged(words, staging),
             _ => unreachable!("the floor takes no part in the others; refused before"),
         }
     }
@@ -125,7 +139,7 @@ impl Rank {
     // turn k - 1, so every peer has taken what the place held at turn k - 2. Two short messages share one line.
 
     /// Where `rank` posts `words` words at `turn` when every rank posts: a line, and the first word in it.
-    fn place(&self, rank: usize, turn: u64, words: usize) -> (&'static Line, usize) {
+    fn line(&self, rank: usize, turn: u64, words: usize) -> (&'static Line, usize) {
         let (lines, half) = (&self.shared.control.lines[rank], LINE_WORDS / 2);
         let odd = turn as usize % 2;
         if words <= half { (&lines[0], odd * half) } else { (&lines[odd], 0) }
@@ -161,10 +175,10 @@ impl Rank {
     fn all_reduce_lines(&mut self, words: usize) {
         self.turn += 1;
         let (turn, mine, output) = (self.turn, self.input.part(0, words), self.output);
-        self.post(self.place(self.rank, turn, words), mine, turn);
+        self.post(self.line(self.rank, turn, words), mine, turn);
         let mut sum: [f32; LINE_WORDS] = std::array::from_fn(|i| if i < words { mine.get(i) } else { 0.0 });
         for r in self.peers() {
-            self.take(self.place(r, turn, words), turn, words, |i, value| sum[i] += value);
+            self.take(self.line(r, turn, words), turn, words, |i, value| sum[i] += value);
         }
         (0..words).for_each(|i| output.set(i, sum[i]));
     }
@@ -173,10 +187,10 @@ impl Rank {
         self.turn += 1;
         let (turn, share, output) = (self.turn, words / self.ranks, self.output);
         let mine = self.input.part(0, share);
-        self.post(self.place(self.rank, turn, share), mine, turn);
+        self.post(self.line(self.rank, turn, share), mine, turn);
         (0..share).for_each(|i| output.set(self.rank * share + i, mine.get(i)));
         for r in self.peers() {
-            self.take(self.place(r, turn, share), turn, share, |i, value| output.set(r * share + i, value));
+            self.take(self.line(r, turn, share), turn, share, |i, value| output.set(r * share + i, value));
         }
     }
 
@@ -184,10 +198,10 @@ impl Rank {
         self.turn += 1;
         let (turn, share) = (self.turn, words / self.ranks);
         let (mine, first) = (self.input.part(0, words), self.rank * share);
-        self.post(self.place(self.rank, turn, words), mine, turn);
+        self.post(self.line(self.rank, turn, words), mine, turn);
         let mut sum: [f32; LINE_WORDS] = std::array::from_fn(|i| if i < share { mine.get(first + i) } else { 0.0 });
         for r in self.peers() {
-            let (line, start) = self.place(r, turn, words);
+            let (line, start) = self.line(r, turn, words);
             self.take((line, start + first), turn, share, |i, value| sum[i] += value);
         }
         (0..share).for_each(|i| self.output.set(i, sum[i]));
@@ -197,9 +211,9 @@ impl Rank {
     fn broadcast_lines(&mut self, words: usize) {
         self.turn += 1;
         let (turn, data) = (self.turn, self.output.part(0, words));
-        let line = &self.shared.control.lines[0][turn as usize % SLOTS];
+        let line = &self.shared.control.lines[0][turn as usize % LINES];
         if self.rank == 0 {
-            self.reclaim(turn);
+            self.reclaim(turn, LINES);
             self.post((line, 0), data, turn);
         } else {
             self.take((line, 0), turn, words, |i, value| data.set(i, value));
@@ -282,24 +296,29 @@ impl Rank {
 
     // Staged.
 
-    /// Waits until no peer needs what this rank's slot for `turn` held before.
-    fn reclaim(&self, turn: u64) {
-        if turn > SLOTS as u64 {
+    /// Where a rank's piece of `words` words lies in its window at `turn`.
+    fn place(&self, rank: usize, turn: u64, words: usize, staging: Staging) -> Span {
+        self.shared.window(rank, turn as usize % staging.places * staging.piece, words)
+    }
+
+    /// Waits until no peer needs what lay in this rank's place for `turn` before, of so many.
+    fn reclaim(&self, turn: u64, places: usize) {
+        if turn > places as u64 {
             for r in self.peers() {
-                self.wait(&self.shared.control.taken[r].0, turn - SLOTS as u64);
+                self.wait(&self.shared.control.taken[r].0, turn - places as u64);
             }
         }
     }
 
-    fn one_way_staged(&mut self, from: usize, to: usize, words: usize, piece: usize, stream: bool) {
+    fn one_way_staged(&mut self, from: usize, to: usize, words: usize, staging: Staging) {
         let control = self.shared.control;
-        for at in (0..words).step_by(piece) {
-            let n = piece.min(words - at);
+        for at in (0..words).step_by(staging.piece) {
+            let n = staging.piece.min(words - at);
             self.turn += 1;
-            let (turn, slot) = (self.turn, self.shared.slot(from, self.turn).part(0, n));
+            let (turn, slot) = (self.turn, self.place(from, self.turn, n, staging));
             if self.rank == from {
-                self.wait(&control.taken[to].0, turn.saturating_sub(SLOTS as u64));
-                copy(slot, self.input.part(at, at + n), stream);
+                self.wait(&control.taken[to].0, turn.saturating_sub(staging.places as u64));
+                copy(slot, self.input.part(at, at + n), staging.stream);
                 publish(&control.posted[from], turn);
             } else {
                 self.wait(&control.posted[from].0, turn);
@@ -309,72 +328,117 @@ impl Rank {
         }
     }
 
-    /// Two ranks swap pieces and sum for themselves; more ranks divide each piece.
-    fn all_reduce_staged(&mut self, words: usize, piece: usize, stream: bool) {
+    fn all_reduce_staged(&mut self, words: usize, staging: Staging) {
+        if self.ranks == 2 && words <= WHOLE {
+            self.all_reduce_swapped(words, staging);
+        } else {
+            self.all_reduce_divided(words, staging);
+        }
+    }
+
+    /// Two ranks swap pieces and sum for themselves.
+    fn all_reduce_swapped(&mut self, words: usize, staging: Staging) {
         let control = self.shared.control;
-        for at in (0..words).step_by(piece) {
-            let n = piece.min(words - at);
+        for at in (0..words).step_by(staging.piece) {
+            let n = staging.piece.min(words - at);
             self.turn += 1;
             let (turn, mine) = (self.turn, self.input.part(at, at + n));
-            let output = self.output.part(at, at + n);
-            let slot = |r| self.shared.slot(r, turn);
-            self.reclaim(turn);
-            copy(slot(self.rank).part(0, n), mine, stream);
+            self.reclaim(turn, staging.places);
+            copy(self.place(self.rank, turn, n, staging), mine, staging.stream);
             publish(&control.posted[self.rank], turn);
-            for r in self.peers() {
-                self.wait(&control.posted[r].0, turn);
-            }
-            if self.ranks == 2 {
-                sum_into(&[output], &[mine, slot(1 - self.rank).part(0, n)], false);
-                publish(&control.taken[self.rank], turn);
-                continue;
-            }
-            let (from, to) = slice(n, self.rank, self.ranks);
-            if from < to {
-                let sources: [Span; MAX_RANKS] = std::array::from_fn(|r| slot(r.min(self.ranks - 1)).part(from, to));
-                sum_into(&[slot(self.rank).part(from, to)], &sources[..self.ranks], false);
-            }
-            publish(&control.reduced[self.rank], turn);
-            for r in std::iter::once(self.rank).chain(self.peers()) {
-                self.wait(&control.reduced[r].0, turn);
-                let (from, to) = slice(n, r, self.ranks);
-                copy(output.part(from, to), slot(r).part(from, to), false);
-            }
+            let peer = 1 - self.rank;
+            self.wait(&control.posted[peer].0, turn);
+            sum_into(&[self.output.part(at, at + n)], &[mine, self.place(peer, turn, n, staging)], false);
             publish(&control.taken[self.rank], turn);
         }
     }
 
-    fn all_gather_staged(&mut self, words: usize, piece: usize, stream: bool) {
+    /// Each rank sums its slice of a piece for all, into its output and its window at once. While a piece is put, the one before it is summed
+    /// and the one before that is taken.
+    fn all_reduce_divided(&mut self, words: usize, staging: Staging) {
+        let control = self.shared.control;
+        let (first, count) = (self.turn + 1, words.div_ceil(staging.piece) as u64);
+        self.turn += count;
+        let (rank, ranks, input, output) = (self.rank, self.ranks, self.input, self.output);
+        // Where a piece begins, and its length.
+        let piece = |turn: u64| {
+            let at = (turn - first) as usize * staging.piece;
+            (at, staging.piece.min(words - at))
+        };
+        let window = |r: usize, turn: u64, (from, to): (usize, usize)| {
+            let slot = self.place(r, turn, piece(turn).1, staging);
+            slot.part(from, to)
+        };
+        let of = |span: Span, turn: u64, (from, to): (usize, usize)| {
+            let at = piece(turn).0;
+            span.part(at + from, at + to)
+        };
+        for step in 0..count + 2 {
+            if step < count {
+                let turn = first + step;
+                self.reclaim(turn, staging.places);
+                for r in self.peers() {
+                    let theirs = slice(piece(turn).1, r, ranks);
+                    copy(window(rank, turn, theirs), of(input, turn, theirs), staging.stream);
+                }
+                publish(&control.posted[rank], turn);
+            }
+            if (1..=count).contains(&step) {
+                let turn = first + step - 1;
+                let mine = slice(piece(turn).1, rank, ranks);
+                let mut sources = [of(input, turn, mine); MAX_RANKS];
+                for r in self.peers() {
+                    self.wait(&control.posted[r].0, turn);
+                    sources[r] = window(r, turn, mine);
+                }
+                sum_into(&[of(output, turn, mine), window(rank, turn, mine)], &sources[..ranks], false);
+                publish(&control.reduced[rank], turn);
+            }
+            if step >= 2 {
+                let turn = first + step - 2;
+                for r in self.peers() {
+                    self.wait(&control.reduced[r].0, turn);
+                    let theirs = slice(piece(turn).1, r, ranks);
+                    copy(of(output, turn, theirs), window(r, turn, theirs), false);
+                }
+                publish(&control.taken[rank], turn);
+            }
+        }
+    }
+
+    fn all_gather_staged(&mut self, words: usize, staging: Staging) {
+        let Staging { piece, places, stream } = staging;
         let (control, share) = (self.shared.control, words / self.ranks);
         for at in (0..share).step_by(piece) {
             let n = piece.min(share - at);
             self.turn += 1;
             let (turn, mine) = (self.turn, self.input.part(at, at + n));
             let to = |r: usize| self.output.part(r * share + at, r * share + at + n);
-            self.reclaim(turn);
-            copy(self.shared.slot(self.rank, turn).part(0, n), mine, stream);
+            self.reclaim(turn, places);
+            copy(self.place(self.rank, turn, n, staging), mine, stream);
             publish(&control.posted[self.rank], turn);
             copy(to(self.rank), mine, false);
             for r in self.peers() {
                 self.wait(&control.posted[r].0, turn);
-                copy(to(r), self.shared.slot(r, turn).part(0, n), false);
+                copy(to(r), self.place(r, turn, n, staging), false);
             }
             publish(&control.taken[self.rank], turn);
         }
     }
 
     /// A slot holds a piece for each rank.
-    fn reduce_scatter_staged(&mut self, words: usize, piece: usize, stream: bool) {
+    fn reduce_scatter_staged(&mut self, words: usize, staging: Staging) {
         let (control, share) = (self.shared.control, words / self.ranks);
-        let piece = (piece / self.ranks).max(16) / 16 * 16;
+        let piece = (staging.piece / self.ranks).max(16) / 16 * 16;
         for at in (0..share).step_by(piece) {
             let n = piece.min(share - at);
             self.turn += 1;
             let turn = self.turn;
-            let part = |of: usize, r: usize| self.shared.slot(of, turn).part(r * piece, r * piece + n);
-            self.reclaim(turn);
+            let part =
+                |of: usize, r: usize| self.place(of, turn, staging.piece, staging).part(r * piece, r * piece + n);
+            self.reclaim(turn, staging.places);
             for r in self.peers() {
-                copy(part(self.rank, r), self.input.part(r * share + at, r * share + at + n), stream);
+                copy(part(self.rank, r), self.input.part(r * share + at, r * share + at + n), staging.stream);
             }
             publish(&control.posted[self.rank], turn);
             let mine = self.input.part(self.rank * share + at, self.rank * share + at + n);
@@ -388,15 +452,16 @@ impl Rank {
         }
     }
 
-    fn broadcast_staged(&mut self, words: usize, piece: usize, stream: bool) {
+    fn broadcast_staged(&mut self, words: usize, staging: Staging) {
+        let Staging { piece, places, stream } = staging;
         let control = self.shared.control;
         for at in (0..words).step_by(piece) {
             let n = piece.min(words - at);
             self.turn += 1;
             let (turn, data) = (self.turn, self.output.part(at, at + n));
-            let slot = self.shared.slot(0, turn).part(0, n);
+            let slot = self.place(0, turn, n, staging);
             if self.rank == 0 {
-                self.reclaim(turn);
+                self.reclaim(turn, places);
                 copy(slot, data, stream);
                 publish(&control.posted[0], turn);
             } else {

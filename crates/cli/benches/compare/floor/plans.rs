@@ -1,8 +1,8 @@
 //! Which ways a case may go.
 
 use super::{
-    ops::{Plan, Rank},
-    shared::{LINE_WORDS, PIECE},
+    ops::{Plan, Rank, Staging},
+    shared::{LINE_WORDS, WINDOW},
 };
 use crate::case::{Memory, Op};
 
@@ -24,11 +24,14 @@ pub fn plans(rank: &Rank, op: Op, memory: Memory, bytes: usize) -> Vec<Plan> {
         }
     }
     // With registered memory staging pays for short messages alone, where it saves a barrier.
-    if !registered || bytes <= PIECE * 4 {
-        for piece in [1 << 10, 4 << 10, PIECE] {
-            plans.push(Plan::Staged { piece, stream: false });
-            if piece > 1 << 10 && bytes > 16 << 10 {
-                plans.push(Plan::Staged { piece, stream: true });
+    if !registered || bytes <= 64 << 10 {
+        for piece in [1 << 10, 4 << 10, 16 << 10, 64 << 10] {
+            // Over and over in the caches, or through the whole window: what is written anew is in nobody's nearest cache any more.
+            for places in [8, WINDOW / piece] {
+                plans.push(Plan::Staged(Staging { piece, places, stream: false }));
+                if piece > 1 << 10 && bytes > 16 << 10 {
+                    plans.push(Plan::Staged(Staging { piece, places, stream: true }));
+                }
             }
             if bytes <= piece * 4 {
                 break;

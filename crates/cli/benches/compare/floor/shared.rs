@@ -14,10 +14,10 @@ use crate::platform;
 pub const MAX_RANKS: usize = 8;
 /// The most samples of one case.
 pub const MAX_SAMPLES: usize = 4000;
-/// Pieces that a rank's staging window holds.
-pub const SLOTS: usize = 8;
-/// The largest piece, in words.
-pub const PIECE: usize = 16 << 10;
+/// Small messages that a rank may have under way.
+pub const LINES: usize = 8;
+/// Words of a rank's staging window.
+pub const WINDOW: usize = 1 << 20;
 /// Words of payload that share a cache line with their sequence number.
 pub const LINE_WORDS: usize = 14;
 const PAGE: usize = 4096;
@@ -45,7 +45,7 @@ pub struct Control {
     /// Pieces that each rank is finished with.
     pub taken: [Flag; MAX_RANKS],
     /// Small messages of each rank.
-    pub lines: [[Line; SLOTS]; MAX_RANKS],
+    pub lines: [[Line; LINES]; MAX_RANKS],
     /// Each rank's process, and where its input and output lie there.
     pub process: [[AtomicU64; 3]; MAX_RANKS],
     /// A number of each rank that all look at after a barrier (bits of an f64, or a count).
@@ -103,13 +103,9 @@ fn control_bytes() -> usize {
     size_of::<Control>().next_multiple_of(PAGE)
 }
 
-fn window_words() -> usize {
-    SLOTS * PIECE
-}
-
 /// Bytes of the mapping for `ranks` ranks whose buffers hold `largest` words each.
 fn total_bytes(ranks: usize, largest: usize) -> usize {
-    control_bytes() + ranks * (window_words() + 2 * largest) * size_of::<f32>()
+    control_bytes() + ranks * (WINDOW + 2 * largest) * size_of::<f32>()
 }
 
 /// Whole pages, so that every buffer starts on one.
@@ -141,21 +137,22 @@ impl Shared {
         Ok(Shared { control, memory, largest })
     }
 
-    /// Slot `turn` of the rank's staging window.
-    pub fn slot(&self, rank: usize, turn: u64) -> Span {
-        let start = rank * (window_words() + 2 * self.largest) + turn as usize % SLOTS * PIECE;
-        self.memory.part(start, start + PIECE)
+    /// Words of the rank's staging window, from `at` on.
+    pub fn window(&self, rank: usize, at: usize, words: usize) -> Span {
+        assert!(at + words <= WINDOW, "{words} words at {at} of the window");
+        let start = rank * (WINDOW + 2 * self.largest) + at;
+        self.memory.part(start, start + words)
     }
 
     /// The rank's input in shared memory.
     pub fn input(&self, rank: usize) -> Span {
-        let start = rank * (window_words() + 2 * self.largest) + window_words();
+        let start = rank * (WINDOW + 2 * self.largest) + WINDOW;
         self.memory.part(start, start + self.largest)
     }
 
     /// The rank's output in shared memory.
     pub fn output(&self, rank: usize) -> Span {
-        let start = rank * (window_words() + 2 * self.largest) + window_words() + self.largest;
+        let start = rank * (WINDOW + 2 * self.largest) + WINDOW + self.largest;
         self.memory.part(start, start + self.largest)
     }
 }
