@@ -165,15 +165,21 @@ impl Config {
         self.long.map_or(self.frame, |long| long.frame)
     }
 
-    /// Bytes of the longest fragment of what comes from there, after so many. [`Source::Bytes`] go as if they were short.
+    /// Bytes of the next fragment of what comes from there, after so many. [`Source::Bytes`] go as if they were short.
     fn fragment(&self, source: &Source, sent: u64) -> u64 {
+        let (total, left) = (source.len(), source.len() - sent);
         match self.long {
-            Some(long) if source.len() > long.beyond && !matches!(source, Source::Bytes(_)) => {
+            Some(long) if total > long.beyond && !matches!(source, Source::Bytes(_)) => {
                 let most = (long.frame - FRAGMENT_HEADER) as u64;
-                // Less at first, so that the receiver has something to do soon.
-                sent.clamp(most / 4, most)
+                let least = most / 4;
+                match left {
+                    _ if left <= least => left,
+                    _ if left < 2 * least => left.div_ceil(2),
+                    // Less at first, so that the receiver has something to do soon, and at last, so that it has little left to do.
+                    _ => sent.clamp(least, most).min(left / 2),
+                }
             }
-            _ => (self.frame - FRAGMENT_HEADER) as u64,
+            _ => left.min((self.frame - FRAGMENT_HEADER) as u64),
         }
     }
 

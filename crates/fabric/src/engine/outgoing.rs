@@ -323,7 +323,7 @@ impl Link {
                     let body = self.body(op, 0..total as usize, lent)?;
                     return Some(self.frame(Kind::Eager, 0, tag, &(), body, Step::Send(queue, None)));
                 }
-                let end = total.min(sent + self.config.fragment(&send.source, sent));
+                let end = sent + self.config.fragment(&send.source, sent);
                 let body = self.body(op, sent as usize..end as usize, lent)?;
                 let next = match purpose {
                     _ if end < total => Some(SendPhase::Streaming { sent: end, to }),

@@ -238,7 +238,8 @@ impl Wire for ReachWire {
             Payload::Bytes(bytes) => self.outgoing.try_push(&[header, bytes], all_taken)?,
             Payload::Memory(memory) => {
                 let trailer = if self.verify { TRAILER } else { 0 };
-                let room = self.outgoing.reserve(PREFIX + memory.len() + trailer, 0, all_taken)?;
+                let len = PREFIX + memory.len() + trailer;
+                let room = self.outgoing.reserve(len, memory.len(), all_taken)?;
                 let Some(mut room) = room else { return Ok(false) };
                 let mut content = Content { room: &mut room, crc: self.verify.then_some(0) };
                 content.write(header);

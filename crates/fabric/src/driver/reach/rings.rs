@@ -1,10 +1,10 @@
 //! The rings of a link, two in each direction, which carry its frames in one order.
 //!
 //! Most go through one ring that is short enough to stay in the caches of whoever writes it. Messages that are longer than [`NARROW`] take
-//! another one, which is as long as it may be: what is written anew there is in nobody's second-level cache any more, and to
+//! another one, which is long: what is written anew there is in nobody's second-level cache any more, and to
 //! take it from there costs more than all else. (Measured of two ranks whose processors share the last cache, 32 MiB, with second-level
-//! caches of 1 MiB: through 4 MiB, messages of 8 KiB to 2 MiB take 0.5 to 0.8 of the time that they take through 512 KiB, and those of 64 to
-//! 512 bytes two to three times as long.) Among so many ranks that it could not be longer, there is none. A frame without bytes says that the
+//! caches of 1 MiB: through the long one, messages of 5 to 8 KiB take 0.55 to 0.65 of the time that they take through the short one, of 8 KiB
+//! to 2 MiB 0.5 to 0.8, and those of 64 to 512 bytes two to three times as long.) Among so many ranks that it could not be longer, there is none. A frame without bytes says that the
 //! next one is in the other ring.
 //!
 //! What is asked and answered in turn goes in the narrow ring's cell: once the peer has given back all credits, it has read all frames that
@@ -21,22 +21,23 @@ use crate::driver::check::TRAILER;
 use crate::engine::{FRAGMENT_HEADER, PREFIX};
 use crate::options::Flow;
 
-/// Bytes of the longest message that goes through the narrow ring, where there is another: less than 8 KiB, which is a usual length, and just
-/// too long for one frame of the usual length.
-const NARROW: usize = 7 << 10;
+/// Bytes of the longest message that goes through the narrow ring, where there is another: those that have room in its cell.
+const NARROW: usize = 4 << 10;
 /// Bytes of the shortest and of the longest frame that goes in the narrow ring's [cell](fulmen_reach::ring), where it is free. (Measured of
 /// messages to and fro, near: 256 bytes to 4 KiB take 0.75 to 0.85 of the time that they take through the ring, and 6 KiB as long, or 1.3 of
 /// it far.)
 const LEAST_IN_CELL: usize = 192;
 const IN_CELL: usize = (4 << 10) + FRAGMENT_HEADER + TRAILER;
+const _: () = assert!(NARROW + PREFIX + TRAILER <= IN_CELL);
 const _: () =
     assert!(PREFIX + TRAILER < LEAST_IN_CELL, "a frame that needs no credit may be unread when all credits are back");
-/// Bytes of the parts of what goes through the wide one, where it has room for as many as credits allow. (Measured of copies through a
-/// mapping, written by hand, of 64 KiB and 1 MiB: in parts of 8 KiB, they take 1.07 of the time that they take in these, and in parts of 32 KiB 1.12 and 0.94.)
-const PART: usize = 16 << 10;
-/// Bytes of all wide rings into which a rank is sent, and of one of them, at most.
+/// Bytes of the longest parts of what goes through the wide one, where it has room for as many as credits allow. (Measured near: with these,
+/// messages of 16 KiB to 1 MiB take 0.9 to 0.97 of the time that they take in parts of 16 KiB.)
+const PART: usize = 32 << 10;
+/// Bytes of all wide rings into which a rank is sent, and of one of them, at most. (Measured near: with twice as much, messages of 16 KiB take
+/// 0.96 of the time, of 64 KiB and 1 MiB the same, and of 4 MiB, which need the room in the last cache, 1.2 to 1.5 times as long.)
 const WIDE_IN_ALL: usize = 8 << 20;
-const WIDEST: usize = 4 << 20;
+const WIDEST: usize = 2 << 20;
 /// Bytes of pages that the system is asked for at a time, at least and at most: see [`Ahead`].
 const LEAST_AHEAD: usize = 256 << 10;
 const MOST_AHEAD: usize = 1 << 20;
@@ -209,7 +210,7 @@ impl Outgoing {
         if len < LEAST_IN_CELL || !all_taken && len < LEAST {
             return Ok(self.goes_to(NARROW_ONE)? && self.rings[NARROW_ONE].try_push(pieces)?);
         }
-        let Some(mut room) = self.reserve(len, 0, all_taken)? else { return Ok(false) };
+        let Some(mut room) = self.reserve(len, len.saturating_sub(PREFIX), all_taken)? else { return Ok(false) };
         pieces.iter().for_each(|piece| room.write(piece));
         room.publish();
         self.published();
@@ -327,7 +328,7 @@ mod tests {
     #[test]
     fn there_is_no_other_ring_where_it_would_not_be_longer() {
         let size = |ranks| Rings::new(ranks, &Flow::default(), MORE).size();
-        assert_eq!([2, 4, 8].map(|ranks| size(ranks) >> 10), [4612, 2564, 1540]);
+        assert_eq!([2, 4, 8].map(|ranks| size(ranks) >> 10), [2564, 2564, 1540]);
         assert_eq!(size(16), size(1024));
         assert!(size(16) < 524 << 10);
     }
