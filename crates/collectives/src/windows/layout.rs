@@ -99,6 +99,17 @@ pub(super) struct Cut {
     pub(super) places: u64,
 }
 
+/// Who gives and who takes.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Flow {
+    /// One gives or one takes.
+    Rooted,
+    /// All give, and each takes of all.
+    Mutual,
+    /// All give, and each takes its share of a piece for all.
+    Shares,
+}
+
 impl Cut {
     /// For calls of so many ranks that put so many bytes on a stage.
     ///
@@ -107,20 +118,24 @@ impl Cut {
     /// the last cache, 32 MiB, with second-level caches of 1 MiB: with 4 MiB of stage, broadcasts of 64 KiB to 4 MiB take 0.3 to 0.45 of the
     /// time that they take with 512 KiB, all-reduces of 16 KiB to 256 KiB 0.5 to 0.7.)
     ///
-    /// Where one gives and others take, pieces are short, so that these need not wait long for the first one. In calls in which all give and
-    /// take (`mutual`), that is the same for all, and each piece costs meetings: theirs are long (beside 64 KiB, all-reduces of 1 MiB take
-    /// 0.85 of the time with 256 KiB, all-gathers 0.8; among four ranks that share two processors 0.7 and 0.8), and no longer than the data,
-    /// so that they lie close on the stage. Long calls drive it out of the caches by themselves, and need the room in the last one: all-gathers
-    /// of 4 MiB take 1.2 of the time with 2 MiB of stage, and 1.4 with 4 MiB. So do they where ranks share processors; `busy` says that they do not.
-    pub(super) fn of(len: usize, mutual: bool, ranks: usize, busy: bool) -> Cut {
-        let (piece, way) = match mutual {
-            false => (if len <= SHORT { LEAST_PIECE } else { PIECE }, longest_way(ranks)),
-            true => {
-                let piece = len.clamp(LEAST_PIECE, LONGEST_PIECE).next_power_of_two();
-                (piece, if len > LONGEST_PIECE || !busy { LEAST_WAY } else { longest_way(ranks) })
+    /// Where one gives and others take, pieces are short, so that these need not wait long for the first one. Where all give and take, that is
+    /// the same for all, and each piece costs meetings: theirs are long (beside 64 KiB, all-reduces of 1 MiB take 0.85 of the time with 256 KiB,
+    /// all-gathers 0.8; among four ranks that share two processors 0.7 and 0.8), and no longer than the data, so that they lie close on the stage.
+    /// Long calls drive it out of the caches by themselves, and need the room in the last one: all-gathers of 4 MiB take 1.2 of the time with
+    /// 2 MiB of stage, and 1.4 with 4 MiB. So do they where ranks share processors; `busy` says that they do not. Who takes all from more ranks
+    /// has more of it in its caches.
+    pub(super) fn of(len: usize, flow: Flow, ranks: usize, busy: bool) -> Cut {
+        let (piece, way) = match flow {
+            Flow::Rooted => (if len <= SHORT { LEAST_PIECE } else { PIECE }, longest_way(ranks)),
+            Flow::Mutual | Flow::Shares => {
+                let takes = if flow == Flow::Shares { 2 } else { ranks };
+                let longest = 1 << (2 * LONGEST_PIECE / takes).clamp(PIECE, LONGEST_PIECE).ilog2();
+                let piece = len.clamp(LEAST_PIECE, longest).next_power_of_two();
+                (piece, if len > longest || !busy { LEAST_WAY } else { longest_way(ranks) })
             }
         };
-        Cut { piece, places: (way / piece) as u64 }
+        // One is put while another is reduced, a third one taken, and a fourth one waited for.
+        Cut { piece, places: (way / piece).max(LEAST_PLACES) as u64 }
     }
 
     /// Where a piece lies.
@@ -133,7 +148,8 @@ const SHORT: usize = 128 << 10;
 const LEAST_PIECE: usize = 32 << 10;
 const PIECE: usize = 64 << 10;
 const LONGEST_PIECE: usize = 256 << 10;
-const LEAST_WAY: usize = 4 * LONGEST_PIECE;
+const LEAST_WAY: usize = 512 << 10;
+const LEAST_PLACES: usize = 4;
 
 /// Bytes of a stage that so many ranks go over. Who reads the stages of more has more of them in its cache.
 fn longest_way(ranks: usize) -> usize {
@@ -142,7 +158,7 @@ fn longest_way(ranks: usize) -> usize {
 
 /// What so many ranks use of a stage.
 pub(super) fn stage(ranks: usize) -> Range<usize> {
-    STAGE..STAGE + longest_way(ranks)
+    STAGE..STAGE + longest_way(ranks).max(LEAST_PLACES * LONGEST_PIECE)
 }
 
 /// Bytes of a rank's part.
@@ -156,18 +172,20 @@ mod tests {
     fn pieces_under_way_lie_apart_and_on_the_stage() {
         for ranks in 2..=1024 {
             let stage = stage(ranks);
-            assert!(stage.end <= LEN && stage.len() >= LEAST_WAY, "{ranks} ranks");
-            let lens = [1, 8 << 10, SHORT, SHORT + 1, LONGEST_PIECE, LONGEST_PIECE + 1];
-            for (len, mutual, busy) in lens.into_iter().flat_map(|len| {
-                [(true, true), (true, false), (false, true), (false, false)].map(|(mutual, busy)| (len, mutual, busy))
-            }) {
-                let cut = Cut::of(len, mutual, ranks, busy);
-                // One is put while another is reduced, a third one taken, and a fourth one waited for.
-                assert!(cut.places >= 4, "{ranks} ranks");
-                let mut places: Vec<usize> = (7..7 + cut.places).map(|piece| cut.at(piece)).collect();
-                places.sort_unstable();
-                assert!(places[0] >= stage.start && places[places.len() - 1] + cut.piece <= stage.end, "{ranks} ranks");
-                assert!(places.windows(2).all(|pair| pair[1] - pair[0] >= cut.piece), "{ranks} ranks");
+            assert!(stage.end <= LEN, "{ranks} ranks");
+            let flows = [Flow::Rooted, Flow::Mutual, Flow::Shares].map(|flow| [(flow, true), (flow, false)]);
+            for (flow, busy) in flows.concat() {
+                for len in [1, 8 << 10, SHORT, SHORT + 1, LONGEST_PIECE, LONGEST_PIECE + 1] {
+                    let cut = Cut::of(len, flow, ranks, busy);
+                    assert!(cut.places >= 4, "{ranks} ranks");
+                    let mut places: Vec<usize> = (7..7 + cut.places).map(|piece| cut.at(piece)).collect();
+                    places.sort_unstable();
+                    assert!(
+                        places[0] >= stage.start && places[places.len() - 1] + cut.piece <= stage.end,
+                        "{ranks} ranks"
+                    );
+                    assert!(places.windows(2).all(|pair| pair[1] - pair[0] >= cut.piece), "{ranks} ranks");
+                }
             }
         }
     }

@@ -7,7 +7,7 @@ use std::time::Instant;
 use fulmen_kernels::{Source, Stores, copy_in_with, reduce_to_both};
 use smallvec::SmallVec;
 
-use super::layout::{self, Counter, Cut};
+use super::layout::{self, Counter, Cut, Flow};
 use super::results::stores_for;
 use super::{Ongoing, Progress, Windows};
 use crate::CollectiveError;
@@ -69,15 +69,19 @@ impl Windows {
             self.touch_stages();
         }
         let len = request.span();
-        let mutual = !kind.has_root();
+        let shares = kind == Kind::AllReduce && (self.size > WHOLE || len > WHOLE_LEN);
+        let flow = match shares {
+            true => Flow::Shares,
+            false if kind.has_root() => Flow::Rooted,
+            false => Flow::Mutual,
+        };
         // Where ranks need different parts, a stage holds a piece of each rank's.
         let parts = if kind.is_by_parts() { self.size } else { 1 };
-        let cut = Cut::of(len * parts, mutual, self.size, self.busy);
+        let cut = Cut::of(len * parts, flow, self.size, self.busy);
         // Whole lines, and at least one element of the longest type.
         let each = if parts > 1 { (cut.piece / parts / 64 * 64).max(8) } else { cut.piece };
         let pieces = Pieces { base, len, each, cut };
         let end = base + pieces.count();
-        let shares = kind == Kind::AllReduce && (self.size > WHOLE || len > WHOLE_LEN);
         let stores = stores_for(request.touched(), request.writers());
         let pace = progress.paces.of(kind, len);
         let (onto_stage, measured) = pace.next();
