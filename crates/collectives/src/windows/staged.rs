@@ -17,8 +17,8 @@ use crate::request::{Request, reduce, sources};
 /// Some of the ranks: for each of them, whether it is one.
 type Ranks = SmallVec<[bool; 8]>;
 
-/// Up to so many ranks, each reduces so many bytes for itself: that needs one meeting less. Else each reduces its share of a piece for all.
-/// All-reduces of two ranks take the same time either way if they are that long, and those of 48 KiB 1.15 of it if each reduces all.
+/// Up to so many ranks and so many bytes, each rank reduces all for itself: that needs one meeting less. Else each reduces its share of a piece
+/// for all. All-reduces of two ranks that are so long take the same time either way, and those of 48 KiB 1.15 of it if each reduces all.
 const WHOLE: usize = 3;
 const WHOLE_LEN: usize = 32 << 10;
 
