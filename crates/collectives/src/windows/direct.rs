@@ -1,5 +1,6 @@
 //! Work on the peers' memory itself.
 
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use fulmen_fabric::{FabricError, OpName};
@@ -139,9 +140,7 @@ impl Windows {
                 return Err(FabricError::PeerFailed { op, rank, problem }.into());
             }
         }
-        let share = len.div_ceil(self.size).next_multiple_of(64);
-        let start = (share * self.rank).min(len);
-        let end = (start + share).min(len);
+        let Range { start, end } = self.share(self.rank, len);
         let peers = self.peers().filter(|peer| gets(call, *peer)).map(|peer| outputs[peer]);
         let all = output.map(|output| (output, 0)).into_iter().chain(peers);
         let targets: SmallVec<[(&Exposed, usize); 4]> = all.map(|(memory, at)| (memory, at + start)).collect();

@@ -19,6 +19,7 @@ mod staged;
 #[cfg(test)]
 mod tests;
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::task::Poll;
 
@@ -164,6 +165,13 @@ impl Windows {
         (0..self.size).filter(move |peer| *peer != rank)
     }
 
+    /// The bytes that a rank reduces for all, of so many: whole lines.
+    fn share(&self, rank: usize, len: usize) -> Range<usize> {
+        let share = len.div_ceil(self.size).next_multiple_of(64);
+        let start = (share * rank).min(len);
+        start..(start + share).min(len)
+    }
+
     /// Announces a call with all of this rank's contribution, inline or, if the longest of any rank does not fit there, in the slot.
     fn announce_with_data(&self, request: &Request<'_>, longest: usize, ongoing: &mut Ongoing<'_>) {
         let local = self.window.local();
@@ -292,7 +300,7 @@ impl Windows {
         let piece = 0..request.span();
         if longest > layout::INLINE_MAX {
             let at = layout::slot(sequence);
-            let part = |peer, range: std::ops::Range<usize>| Source::Exposed(self.window.peer(peer), at + range.start);
+            let part = |peer, range: Range<usize>| Source::Exposed(self.window.peer(peer), at + range.start);
             return request.complete(piece, Stores::Cached, part);
         }
         let line = layout::announcement(sequence) + layout::INLINE;

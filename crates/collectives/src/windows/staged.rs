@@ -34,6 +34,8 @@ struct Pieces {
     len: usize,
     each: usize,
     cut: Cut,
+    /// Each rank reduces its share of a piece for all.
+    shares: bool,
 }
 
 impl Pieces {
@@ -80,7 +82,7 @@ impl Windows {
         let cut = Cut::of(len * parts, flow, self.size, self.busy);
         // Whole lines, and at least one element of the longest type.
         let each = if parts > 1 { (cut.piece / parts / 64 * 64).max(8) } else { cut.piece };
-        let pieces = Pieces { base, len, each, cut };
+        let pieces = Pieces { base, len, each, cut, shares };
         let end = base + pieces.count();
         let stores = stores_for(request.touched(), request.writers());
         let pace = progress.paces.of(kind, len);
@@ -94,7 +96,7 @@ impl Windows {
         let lag = if shares { 2 } else { 1 };
         for piece in base..end + lag {
             if piece < end && gives {
-                self.put(request, ongoing, (pieces, piece), &takers, shares, onto_stage)?;
+                self.put(request, ongoing, (pieces, piece), &takers, onto_stage)?;
             }
             if shares && (base + 1..=end).contains(&piece) {
                 let piece = piece - 1;
@@ -151,28 +153,26 @@ impl Windows {
         ongoing: &mut Ongoing<'_>,
         (pieces, piece): (Pieces, u64),
         takers: &[bool],
-        shares: bool,
         stores: Stores,
     ) -> Result<(), CollectiveError> {
         let taken = (piece + 1).saturating_sub(pieces.cut.places);
         self.await_counter_of(ongoing, Counter::Taken, taken, |peer| takers[peer])?;
         let (contribution, range) = (request.contribution(), pieces.range(piece));
         let (stage, at) = (self.window.local(), pieces.stage(piece));
-        if shares {
+        if pieces.shares {
             // Of its own share nobody else has need.
             let own = self.share(self.rank, range.len());
             for of in [0..own.start, own.end..range.len()] {
                 copy_in_with(&contribution[range.start + of.start..range.start + of.end], stage, at + of.start, stores);
             }
-            self.count(Counter::Posted, piece + 1);
-            return Ok(());
-        }
-        let parts = if request.call.kind.is_by_parts() { self.size as u32 } else { 1 };
-        for rank in (0..parts).filter(|rank| parts == 1 || *rank != self.rank as u32) {
-            // All that need all of it need the same.
-            let of = if parts > 1 { request.needed_in(&range, self.rank as u32, rank) } else { range.clone() };
-            let part = &contribution[of.start.min(contribution.len())..of.end.min(contribution.len())];
-            copy_in_with(part, stage, at + rank as usize * range.len(), stores);
+        } else {
+            let parts = if request.call.kind.is_by_parts() { self.size as u32 } else { 1 };
+            for rank in (0..parts).filter(|rank| parts == 1 || *rank != self.rank as u32) {
+                // All that need all of it need the same.
+                let of = if parts > 1 { request.needed_in(&range, self.rank as u32, rank) } else { range.clone() };
+                let part = &contribution[of.start.min(contribution.len())..of.end.min(contribution.len())];
+                copy_in_with(part, stage, at + rank as usize * range.len(), stores);
+            }
         }
         self.count(Counter::Posted, piece + 1);
         Ok(())
@@ -183,13 +183,6 @@ impl Windows {
         // What each rank put there begins with what the range begins with, or holds a part for each rank.
         let before = if request.call.kind.is_by_parts() { at + self.rank * range.len() } else { at };
         request.complete(range, stores, |peer, _| Source::Exposed(self.window.peer(peer), before));
-    }
-
-    /// This rank's share of a piece of `len` bytes: its bytes in the piece.
-    fn share(&self, rank: usize, len: usize) -> Range<usize> {
-        let share = len.div_ceil(self.size).next_multiple_of(64);
-        let start = (share * rank).min(len);
-        start..(start + share).min(len)
     }
 
     /// Reduces this rank's share of a piece, into its output and onto its stage, where it has put nothing of its own.

@@ -233,9 +233,9 @@ impl Wire for ReachWire {
         let pushed = match payload {
             Payload::Bytes(bytes) if self.verify => {
                 let crc = checksum::append(checksum::append(0, header.as_slice(), 0), bytes, 0);
-                self.outgoing.try_push(&[header, bytes, &crc.to_le_bytes()], all_taken)?
+                self.outgoing.try_push(&[header, bytes, &crc.to_le_bytes()], bytes.len(), all_taken)?
             }
-            Payload::Bytes(bytes) => self.outgoing.try_push(&[header, bytes], all_taken)?,
+            Payload::Bytes(bytes) => self.outgoing.try_push(&[header, bytes], bytes.len(), all_taken)?,
             Payload::Memory(memory) => {
                 let trailer = if self.verify { TRAILER } else { 0 };
                 let len = PREFIX + memory.len() + trailer;

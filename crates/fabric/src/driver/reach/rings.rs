@@ -201,16 +201,15 @@ impl Outgoing {
         self.ways[self.open].end();
     }
 
-    /// Sends a frame of these pieces, which is a whole message; false if there is no room for it now. `all_taken` as
-    /// there.
+    /// Sends a frame of these pieces, with all of a message of `message` bytes; false if there is no room for it now. `all_taken` as there.
     #[inline]
-    pub(super) fn try_push(&mut self, pieces: &[&[u8]], all_taken: bool) -> Result<bool, RingError> {
+    pub(super) fn try_push(&mut self, pieces: &[&[u8]], message: usize, all_taken: bool) -> Result<bool, RingError> {
         let len = pieces.iter().map(|piece| piece.len()).sum();
         // What is short takes up to a tenth longer by way of a reservation.
         if len < LEAST_IN_CELL || !all_taken && len < LEAST {
             return Ok(self.goes_to(NARROW_ONE)? && self.rings[NARROW_ONE].try_push(pieces)?);
         }
-        let Some(mut room) = self.reserve(len, len.saturating_sub(PREFIX), all_taken)? else { return Ok(false) };
+        let Some(mut room) = self.reserve(len, message, all_taken)? else { return Ok(false) };
         pieces.iter().for_each(|piece| room.write(piece));
         room.publish();
         self.published();
@@ -309,7 +308,10 @@ mod tests {
                         );
                         if number < MORE {
                             // One that needs no credit.
-                            assert!(outgoing.try_push(&[&[1; 16]], false).unwrap(), "{size} ranks, {flow:?}: {number}");
+                            assert!(
+                                outgoing.try_push(&[&[1; 16]], 0, false).unwrap(),
+                                "{size} ranks, {flow:?}: {number}"
+                            );
                         }
                     }
                     for number in 0..usize::from(credits) {
@@ -350,7 +352,7 @@ mod tests {
                     let bytes: Vec<u8> = (0..1 + len % longest).map(|at| (at * 31 + number) as u8).collect();
                     let sent = match is_long {
                         true => send(&mut outgoing, &bytes, NARROW + 1, under_way.is_empty()),
-                        false => outgoing.try_push(&[&bytes], under_way.is_empty()).unwrap(),
+                        false => outgoing.try_push(&[&bytes], 1, under_way.is_empty()).unwrap(),
                     };
                     prop_assert!(sent || !under_way.is_empty(), "there is room in empty rings");
                     under_way.extend(sent.then_some(bytes));

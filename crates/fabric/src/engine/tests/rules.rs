@@ -373,3 +373,24 @@ fn a_send_that_was_delivered_stays_so_when_the_peer_leaves_or_is_lost() {
 fn too_few_credits_are_refused() {
     let _ = Link::new(Config { credits: 15, ..config(Rendezvous::Mapped) });
 }
+
+#[test]
+fn fragments_of_long_messages_begin_and_end_short() {
+    let config = config(Rendezvous::Mapped);
+    let long = config.long.unwrap();
+    let most = (long.frame - FRAGMENT_HEADER) as u64;
+    for total in long.beyond + 1..20 * most {
+        let (source, mut sent, mut fragments) = (Source::Lent(total), 0, Vec::new());
+        while sent < total {
+            fragments.push(config.fragment(&source, sent));
+            sent += fragments.last().unwrap();
+        }
+        assert_eq!(sent, total);
+        assert!(fragments.iter().all(|len| (most / 8..=most).contains(len)), "{total}: {fragments:?}");
+        let [first, last] = [fragments[0], fragments[fragments.len() - 1]];
+        assert!(first <= most / 4 && last <= most / 4, "{total}: {fragments:?}");
+    }
+    // Others go as they always did.
+    assert_eq!(config.fragment(&Source::Lent(long.beyond), 0), (config.frame - FRAGMENT_HEADER) as u64);
+    assert_eq!(config.fragment(&Source::Bytes(vec![0; 2000].into()), 1900), 100);
+}
