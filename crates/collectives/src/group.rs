@@ -292,7 +292,7 @@ impl Group {
     ) -> Result<u64, CollectiveError> {
         let kind = call.kind;
         let (rank, size) = (self.rank(), self.size());
-        let mut request = Request { call, rank, size, parts, input, output, how: self.how };
+        let mut request = Request { call, rank, size, parts, input, output, kept: false, how: self.how };
         let span = request.span();
         let shared = &*self.shared;
         if let Path::Messages(messages) = &shared.path {

@@ -81,6 +81,8 @@ pub(crate) struct Request<'a> {
     /// Missing if the operation works in place.
     pub(crate) input: Option<Input<'a>>,
     pub(crate) output: Output<'a>,
+    /// The output has this rank's own part already.
+    pub(crate) kept: bool,
     pub(crate) how: How,
 }
 
@@ -221,6 +223,14 @@ impl Request<'_> {
         self.output.at(region)
     }
 
+    /// Copies some of this rank's own contribution to its place among those of all.
+    pub(crate) fn keep(&mut self, range: Range<usize>, stores: Stores) {
+        let Some(input) = self.input else { return };
+        let start = self.part(self.rank).start;
+        self.output.values().part(start + range.start..start + range.end).copy_from(&input.bytes()[range], stores);
+        self.kept = true;
+    }
+
     /// Computes this rank's output from a piece of what each rank has for it.
     ///
     /// `part(rank, range)` gives bytes of a peer's contribution. Of this rank's own, it is not asked.
@@ -261,7 +271,7 @@ impl Request<'_> {
                     let mut to = values.part(to);
                     if other != rank {
                         copy(&mut to, part(other, range), stores);
-                    } else if let Some(bytes) = input {
+                    } else if let Some(bytes) = input.filter(|_| !self.kept) {
                         to.copy_from(&bytes[range], stores);
                     }
                 }

@@ -60,18 +60,21 @@ impl Windows {
         places: &Places,
         len: impl Fn(u32) -> usize,
     ) -> Result<SmallVec<[(&Exposed, usize); 4]>, CollectiveError> {
-        let place = |rank: usize| {
-            let at = places[rank].unwrap_or(0);
-            let Some(pool) = &self.pools[rank] else { return Ok((self.window.local(), 0)) };
-            let len = len(rank as u32);
+        let mut checked = SmallVec::new();
+        for (rank, pool) in self.pools.iter().enumerate() {
+            let Some(pool) = pool else {
+                checked.push((self.window.local(), 0));
+                continue;
+            };
+            let (at, len) = (places[rank].unwrap_or(0), len(rank as u32));
             if at.checked_add(len).is_none_or(|end| end > pool.len()) {
                 let (rank, offset) = (self.team.in_fabric(rank), at as u64);
                 let (len, region) = (len as u64, pool.len() as u64);
                 return Err(FabricError::OutOfBounds { op: operation, rank, offset, len, region }.into());
             }
-            Ok((pool, at))
-        };
-        (0..self.size).map(place).collect()
+            checked.push((pool, at));
+        }
+        Ok(checked)
     }
 
     /// An all-reduce, or a reduce, of so much that each rank had better reduce its share for all.

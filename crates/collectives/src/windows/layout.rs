@@ -4,7 +4,7 @@
 //! 0        hello: ready, the pool's key, the pool's length, whether the rank has a processor
 //! 128      poison: the sequence of the call that failed, the text's length, the text
 //! 1024     counters, each in a pair of lines of its own
-//! 2048     two announcements of 128 bytes: the call with up to 40 bytes inline | where its data lies
+//! 2048     two announcements, each in a pair of lines of its own: the call, with up to 40 bytes inline or where its data lies
 //! 4096     two slots of 16 KiB, for what does not fit into an announcement
 //! 36864    the stage: pieces of plain memory
 //! ```
@@ -51,12 +51,12 @@ pub(super) const fn announcement(sequence: u64) -> usize {
     (ANNOUNCEMENTS + (sequence % TURNS) as usize * PAIR) / 8
 }
 
-/// Words of an announcement: sequence, call (2), inline data (5); then on the next line where the data lies.
+/// Words of an announcement, which is one line: sequence, call (2), and inline data (5) or where the data lies (2).
 pub(super) const CALL: usize = 1;
 pub(super) const INLINE: usize = 3;
 pub(super) const INLINE_WORDS: usize = 5;
-pub(super) const INPUT_AT: usize = 8;
-pub(super) const OUTPUT_AT: usize = 9;
+pub(super) const INPUT_AT: usize = INLINE;
+pub(super) const OUTPUT_AT: usize = INLINE + 1;
 
 /// The longest contribution that travels in the announcement, in bytes.
 pub(super) const INLINE_MAX: usize = INLINE_WORDS * 8;
@@ -135,12 +135,12 @@ impl Cut {
             }
         };
         // One is put while another is reduced, a third one taken, and a fourth one waited for.
-        Cut { piece, places: (way / piece).max(LEAST_PLACES) as u64 }
+        Cut { piece, places: (way / (piece + GAP)).max(LEAST_PLACES) as u64 }
     }
 
     /// Where a piece lies.
     pub(super) fn at(self, piece: u64) -> usize {
-        STAGE + (piece % self.places) as usize * self.piece
+        STAGE + (piece % self.places) as usize * (self.piece + GAP)
     }
 }
 
@@ -151,6 +151,10 @@ const LONGEST_PIECE: usize = 256 << 10;
 const LEAST_WAY: usize = 512 << 10;
 const LEAST_PLACES: usize = 4;
 
+/// Bytes between a piece and the next one. Processors fetch ahead beyond what is read: without a gap, that which the peer is about to write. (Of
+/// two ranks, all-gathers and all-reduces of 64 KiB take 0.91 of the time with 16 KiB, and 0.93 to 0.97 with 4 KiB.)
+const GAP: usize = 16 << 10;
+
 /// Bytes of a stage that so many ranks go over. Who reads the stages of more has more of them in its cache.
 fn longest_way(ranks: usize) -> usize {
     (2 * STAGE_LEN / ranks).clamp(LEAST_WAY, STAGE_LEN)
@@ -158,7 +162,7 @@ fn longest_way(ranks: usize) -> usize {
 
 /// What so many ranks use of a stage.
 pub(super) fn stage(ranks: usize) -> Range<usize> {
-    STAGE..STAGE + longest_way(ranks).max(LEAST_PLACES * LONGEST_PIECE)
+    STAGE..STAGE + longest_way(ranks).max(LEAST_PLACES * (LONGEST_PIECE + GAP))
 }
 
 /// Bytes of a rank's part.
@@ -184,7 +188,7 @@ mod tests {
                         places[0] >= stage.start && places[places.len() - 1] + cut.piece <= stage.end,
                         "{ranks} ranks"
                     );
-                    assert!(places.windows(2).all(|pair| pair[1] - pair[0] >= cut.piece), "{ranks} ranks");
+                    assert!(places.windows(2).all(|pair| pair[1] - pair[0] >= cut.piece + GAP), "{ranks} ranks");
                 }
             }
         }

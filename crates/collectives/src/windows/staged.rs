@@ -22,6 +22,10 @@ type Ranks = SmallVec<[bool; 8]>;
 const WHOLE: usize = 3;
 const WHOLE_LEN: usize = 32 << 10;
 
+/// Bytes that go on the stage, and from the nearest cache also to where the rank itself needs them, before it goes on to the next ones. (Of two
+/// ranks, all-gathers of 32 KiB to 4 MiB take 0.92 to 0.95 of the time that they take if their own part is copied with the others'.)
+const KEPT: usize = 16 << 10;
+
 /// Where systems have larger pages, some are touched more than once.
 const PAGE: usize = 4096;
 
@@ -66,7 +70,7 @@ impl Windows {
         ongoing: &mut Ongoing<'_>,
         progress: &mut Progress,
     ) -> Result<(), CollectiveError> {
-        let (kind, base, begun) = (request.call.kind, progress.pieces, Instant::now());
+        let (kind, base) = (request.call.kind, progress.pieces);
         if base == 0 {
             self.touch_stages();
         }
@@ -87,6 +91,7 @@ impl Windows {
         let stores = stores_for(request.touched(), request.writers());
         let pace = progress.paces.of(kind, len);
         let (onto_stage, measured) = pace.next();
+        let begun = measured.then(Instant::now);
         // Who gives all runs ahead as far as there is room, and who only takes has nothing to tell of. They wait for none but those with
         // whom they have to do: others may wait for them.
         let needs = |of: usize, by: usize| of != by && !request.needed(of as u32, by as u32).is_empty();
@@ -96,7 +101,7 @@ impl Windows {
         let lag = if shares { 2 } else { 1 };
         for piece in base..end + lag {
             if piece < end && gives {
-                self.put(request, ongoing, (pieces, piece), &takers, onto_stage)?;
+                self.put(request, ongoing, (pieces, piece), &takers, (stores, onto_stage))?;
             }
             if shares && (base + 1..=end).contains(&piece) {
                 let piece = piece - 1;
@@ -125,7 +130,7 @@ impl Windows {
         progress.pieces = end;
         // Whoever is done could leave now, and those that still wait for others would take it for lost.
         self.await_counter(ongoing, Counter::Taken, end)?;
-        if measured {
+        if let Some(begun) = begun {
             // What one rank writes faster, others may read slower.
             pace.took(onto_stage, len, begun.elapsed());
         }
@@ -149,29 +154,45 @@ impl Windows {
     /// all have come to this one.
     fn put(
         &self,
-        request: &Request<'_>,
+        request: &mut Request<'_>,
         ongoing: &mut Ongoing<'_>,
         (pieces, piece): (Pieces, u64),
         takers: &[bool],
-        stores: Stores,
+        (stores, onto_stage): (Stores, Stores),
     ) -> Result<(), CollectiveError> {
         let taken = (piece + 1).saturating_sub(pieces.cut.places);
         self.await_counter_of(ongoing, Counter::Taken, taken, |peer| takers[peer])?;
-        let (contribution, range) = (request.contribution(), pieces.range(piece));
+        let range = pieces.range(piece);
         let (stage, at) = (self.window.local(), pieces.stage(piece));
         if pieces.shares {
             // Of its own share nobody else has need.
-            let own = self.share(self.rank, range.len());
+            let (contribution, own) = (request.contribution(), self.share(self.rank, range.len()));
             for of in [0..own.start, own.end..range.len()] {
-                copy_in_with(&contribution[range.start + of.start..range.start + of.end], stage, at + of.start, stores);
+                copy_in_with(
+                    &contribution[range.start + of.start..range.start + of.end],
+                    stage,
+                    at + of.start,
+                    onto_stage,
+                );
             }
         } else {
-            let parts = if request.call.kind.is_by_parts() { self.size as u32 } else { 1 };
+            let kind = request.call.kind;
+            let parts = if kind.is_by_parts() { self.size as u32 } else { 1 };
+            let keeps = kind == Kind::AllGather && request.input.is_some();
             for rank in (0..parts).filter(|rank| parts == 1 || *rank != self.rank as u32) {
                 // All that need all of it need the same.
                 let of = if parts > 1 { request.needed_in(&range, self.rank as u32, rank) } else { range.clone() };
-                let part = &contribution[of.start.min(contribution.len())..of.end.min(contribution.len())];
-                copy_in_with(part, stage, at + rank as usize * range.len(), stores);
+                let len = request.contribution().len();
+                let of = of.start.min(len)..of.end.min(len);
+                let step = if keeps { KEPT } else { of.len().max(1) };
+                for from in of.clone().step_by(step) {
+                    let (part, at) =
+                        (from..(from + step).min(of.end), at + rank as usize * range.len() + from - of.start);
+                    copy_in_with(&request.contribution()[part.clone()], stage, at, onto_stage);
+                    if keeps {
+                        request.keep(part, stores);
+                    }
+                }
             }
         }
         self.count(Counter::Posted, piece + 1);
