@@ -5,7 +5,7 @@ use fulmen_fuzz::{Guarded, Input, with_memory};
 use fulmen_reach::ring::{Consumer, Layout, Producer, RingError};
 use libfuzzer_sys::fuzz_target;
 
-const LAYOUT: Layout = Layout::new(1024).with_cell(300);
+const LAYOUT: Layout = Layout::new(1024).with_cell(300).with_gap(100);
 
 fuzz_target!(|data: &[u8]| {
     with_memory!(&[LAYOUT.size(), LAYOUT.size(), LAYOUT.max_frame()], |memory| run(data, memory))
@@ -47,6 +47,9 @@ fn run(data: &[u8], memory: &Guarded) {
                     Ok(Some(mut room)) => {
                         room.write(&vec![action; len]);
                         assert_eq!(room.left(), 0);
+                        if len % 2 == 1 {
+                            room.leave_gap();
+                        }
                         room.publish();
                     }
                     Ok(None) => {}

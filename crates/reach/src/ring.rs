@@ -10,6 +10,9 @@
 //! long frame were used so long ago that neither has them: whoever knows that the cell is free, because the consumer
 //! answered, puts a frame there.
 //!
+//! The producer may leave a *gap* behind a frame, of slots that stay as they are. Processors fetch ahead beyond what is read: without a gap,
+//! the lines that the producer writes next, which it then has to get back.
+//!
 //! Every shared word has one writer: heads and payload belong to the producer; the `read` position, in a cache line of
 //! its own, belongs to the consumer, and the producer reads it only when the ring seems full. Zeroed memory is an empty
 //! ring. Neither side trusts the other: each word is read once, checked, and then used, so that a hostile process can
@@ -77,6 +80,8 @@ pub enum RingError {
 pub struct Layout {
     slots: usize,
     cell: usize,
+    /// In slots.
+    gap: usize,
 }
 
 impl Layout {
@@ -88,7 +93,7 @@ impl Layout {
     pub const fn new(capacity: usize) -> Layout {
         assert!(capacity <= 1 << 31, "a ring has at most 2 GiB");
         let slots = capacity.div_ceil(LINE).next_power_of_two();
-        Layout { slots: if slots < 4 { 4 } else { slots }, cell: 0 }
+        Layout { slots: if slots < 4 { 4 } else { slots }, cell: 0, gap: 0 }
     }
 
     /// The same with a cell that takes a frame of up to `frame` bytes.
@@ -99,6 +104,16 @@ impl Layout {
     pub const fn with_cell(self, frame: usize) -> Layout {
         assert!(frame <= self.max_frame(), "a ring's cell takes no longer frames than its slots");
         Layout { cell: frame.saturating_sub(INLINE).next_multiple_of(LINE), ..self }
+    }
+
+    /// The same with gaps of so many bytes, rounded up to whole slots.
+    ///
+    /// # Panics
+    /// If they exceed half of the slots.
+    #[must_use]
+    pub const fn with_gap(self, bytes: usize) -> Layout {
+        assert!(bytes <= self.capacity() / 2, "a ring has room for a frame beside a gap");
+        Layout { gap: bytes.div_ceil(LINE), ..self }
     }
 
     /// Bytes of shared memory that the ring takes.

@@ -22,8 +22,9 @@ pub(super) trait Words {
     fn read(&self, at: usize, into: &mut [u8]);
 }
 
-/// The bit of a head's length that says that the frame lies in the cell. No frame has so many bytes.
+/// The bits of a head's length that say that the frame lies in the cell, and that there is a gap behind it. No frame has so many bytes.
 const CELL: u32 = 1 << 31;
+const GAP: u32 = 1 << 30;
 
 /// Sizes that both sides derive from the layout, never from shared bytes.
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +34,8 @@ struct Geometry {
     max_frame: usize,
     /// Bytes of the longest frame that lies in the cell.
     max_in_cell: usize,
+    /// Slots of a gap.
+    gap: u64,
 }
 
 /// Where the bytes of a frame lie, as offsets from the first slot: those before `turn` from `at` on, and all others from `rest` on.
@@ -61,11 +64,11 @@ impl Geometry {
     fn new(layout: Layout) -> Geometry {
         let slots = layout.slots as u64;
         let (max_frame, max_in_cell) = (layout.max_frame(), INLINE + layout.cell);
-        Geometry { slots, shift: slots.trailing_zeros(), max_frame, max_in_cell }
+        Geometry { slots, shift: slots.trailing_zeros(), max_frame, max_in_cell, gap: layout.gap as u64 }
     }
 
-    /// The upper half of a frame's head: the lap in which it was written. (The lower half is its length, with the bit for the
-    /// cell.) The top bit is always set, so that zero is no head; the slot of this lap holds zero or a head of an earlier lap
+    /// The upper half of a frame's head: the lap in which it was written. (The lower half is its length, with the bits for the
+    /// cell and the gap.) The top bit is always set, so that zero is no head; the slot of this lap holds zero or a head of an earlier lap
     /// until the frame is there.
     #[inline(always)]
     fn tag(&self, position: u64) -> u32 {
@@ -184,16 +187,20 @@ impl<W: Words> Writer<W> {
         }
     }
 
-    /// Shows the reserved frame of `len` bytes to the consumer.
+    /// Shows the reserved frame of `len` bytes to the consumer; with a gap behind it, if that is asked for and there is room for one.
     #[inline(always)]
-    pub(super) fn publish(&mut self, place: Place, len: usize) {
-        let next = self.position + place.slots;
+    pub(super) fn publish(&mut self, place: Place, len: usize, gap: bool) {
+        let mut next = self.position + place.slots;
+        let gap = gap && next + self.geometry.gap - self.read <= self.geometry.slots;
+        if gap {
+            next += self.geometry.gap;
+        }
         let stale = &mut self.stale[(next & (self.geometry.slots - 1)) as usize];
         if *stale {
             *stale = false;
             self.words.clear_head(next);
         }
-        let len = len as u32 | if place.in_cell { CELL } else { 0 };
+        let len = len as u32 | if place.in_cell { CELL } else { 0 } | if gap { GAP } else { 0 };
         let head = u64::from(self.geometry.tag(self.position)) << 32 | u64::from(len);
         self.words.set_head(self.position, head);
         self.position = next;
@@ -219,15 +226,19 @@ impl<W: Words> Reader<W> {
         if (head >> 32) as u32 != self.geometry.tag(self.position) {
             return Ok(None);
         }
-        let in_cell = head as u32 & CELL != 0;
-        let len = (head as u32 & !CELL) as usize;
+        let (in_cell, gap) = (head as u32 & CELL != 0, head as u32 & GAP != 0);
+        let len = (head as u32 & !(CELL | GAP)) as usize;
         if in_cell && len > self.geometry.max_in_cell {
             return Err(RingError::Corrupt { what: "a frame is longer than the cell in which it is said to be" });
         }
         if !in_cell && len > self.geometry.max_frame {
             return Err(RingError::Corrupt { what: "a frame is longer than half of the ring" });
         }
-        Ok(Some((len, self.geometry.place(self.position, len, in_cell))))
+        let mut place = self.geometry.place(self.position, len, in_cell);
+        if gap {
+            place.slots += self.geometry.gap;
+        }
+        Ok(Some((len, place)))
     }
 
     /// Reads payload of the next frame. The caller keeps to the length that it peeked.
@@ -241,7 +252,7 @@ impl<W: Words> Reader<W> {
         }
     }
 
-    /// Frees the slots of the next frame, which lies there.
+    /// Frees the slots of the next frame, which lies there, and of the gap behind it.
     #[inline(always)]
     pub(super) fn advance(&mut self, place: Place) {
         self.position += place.slots;

@@ -92,13 +92,13 @@ impl Words for Arc<Model> {
 
 /// Passes frames of these lengths through a ring of four slots, each filled with words that look like heads of the
 /// second lap, and expects each to come out whole and in order. Those longer than all slots go in the cell, once the consumer has said
-/// elsewhere that it read all before.
-fn pass(frames: &'static [usize]) {
+/// elsewhere that it read all before. Behind each is a gap of so many slots.
+fn pass_with(gap: usize, frames: &'static [usize]) {
     let mut model = loom::model::Builder::new();
     // More switches between the two threads than this find nothing that fewer do not, and take minutes.
     model.preemption_bound = Some(3);
     model.check(move || {
-        let layout = Layout { cell: 2 * LINE, ..Layout::new(0) };
+        let layout = Layout { cell: 2 * LINE, gap, ..Layout::new(0) };
         let words = Model::new(layout);
         let said = Arc::new(AtomicU64::new(0));
         let heard = said.clone();
@@ -119,7 +119,7 @@ fn pass(frames: &'static [usize]) {
                     }
                 };
                 writer.write(place, 0, &bytes, false);
-                writer.publish(place, *len);
+                writer.publish(place, *len, gap > 0);
             }
         });
         for (number, len) in frames.iter().enumerate() {
@@ -139,6 +139,10 @@ fn pass(frames: &'static [usize]) {
         assert!(matches!(reader.peek(), Ok(None)), "there is no frame after the last");
         producer.join().unwrap();
     });
+}
+
+fn pass(frames: &'static [usize]) {
+    pass_with(0, frames);
 }
 
 fn frame(number: usize, len: usize) -> Vec<u8> {
@@ -169,4 +173,10 @@ fn frames_in_the_cell_between_others() {
 #[test]
 fn a_frame_in_the_cell_behind_a_long_one() {
     pass(&[120, 130, 8, 130]);
+}
+
+#[test]
+fn gaps_behind_frames() {
+    pass_with(1, &[8, 100, 8, 100]);
+    pass_with(2, &[100, 8, 8, 100]);
 }

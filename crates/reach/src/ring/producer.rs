@@ -45,7 +45,7 @@ impl Producer {
             self.writer.write(place, offset, piece, false);
             offset += piece.len();
         }
-        self.writer.publish(place, len);
+        self.writer.publish(place, len, false);
         Ok(true)
     }
 
@@ -57,7 +57,7 @@ impl Producer {
     #[inline(always)]
     pub fn reserve(&mut self, len: usize) -> Result<Option<Reservation<'_>>, RingError> {
         let place = self.writer.reserve(len)?;
-        Ok(place.map(|place| Reservation { writer: &mut self.writer, place, len, filled: 0, past: false }))
+        Ok(place.map(|place| Reservation { writer: &mut self.writer, place, len, filled: 0, past: false, gap: false }))
     }
 
     /// Makes room in the ring's cell instead, if its slots have room for what announces the frame. No frame that lies
@@ -69,7 +69,7 @@ impl Producer {
     #[inline(always)]
     pub fn reserve_cell(&mut self, len: usize) -> Result<Option<Reservation<'_>>, RingError> {
         let place = self.writer.reserve_cell(len)?;
-        Ok(place.map(|place| Reservation { writer: &mut self.writer, place, len, filled: 0, past: false }))
+        Ok(place.map(|place| Reservation { writer: &mut self.writer, place, len, filled: 0, past: false, gap: false }))
     }
 }
 
@@ -81,6 +81,7 @@ pub struct Reservation<'a> {
     len: usize,
     filled: usize,
     past: bool,
+    gap: bool,
 }
 
 impl Reservation<'_> {
@@ -95,6 +96,13 @@ impl Reservation<'_> {
     #[inline(always)]
     pub fn past_caches(&mut self, past: bool) {
         self.past = past;
+    }
+
+    /// Leaves a [gap](super) behind the frame, if the ring has room for it: faster where the consumer's processor is near, and reads the frame
+    /// before the next one is written.
+    #[inline(always)]
+    pub fn leave_gap(&mut self) {
+        self.gap = true;
     }
 
     /// Appends bytes.
@@ -133,6 +141,6 @@ impl Reservation<'_> {
     #[inline]
     pub fn publish(self) {
         assert!(self.left() == 0, "a frame is published with {} bytes unwritten", self.left());
-        self.writer.publish(self.place, self.len);
+        self.writer.publish(self.place, self.len, self.gap);
     }
 }

@@ -39,6 +39,8 @@ enum Step {
     PushTrap(usize),
     /// The same in the cell, if no unread frame lies there.
     PushCell(usize),
+    /// The same before a gap.
+    PushBeforeGap(usize),
     /// A reservation that is given up after some bytes.
     GiveUp(usize),
     Pop,
@@ -50,6 +52,7 @@ fn steps(longest: usize) -> impl Strategy<Value = Vec<Step>> {
         4 => (len.clone(), any::<u8>()).prop_map(|(len, byte)| Step::Push(len, byte)),
         2 => len.clone().prop_map(Step::PushTrap),
         2 => len.clone().prop_map(Step::PushCell),
+        2 => len.clone().prop_map(Step::PushBeforeGap),
         1 => len.prop_map(Step::GiveUp),
         4 => Just(Step::Pop),
     ];
@@ -77,15 +80,18 @@ proptest! {
 
     #[test]
     fn behaves_as_a_queue(capacity in prop_oneof![Just(256), Just(512), Just(4096)], cuts in any::<(u8, u8)>(),
-                          steps in steps(4096 / 2 - HEAD)) {
-        let (mut producer, mut consumer, _memory) = ring_of(Layout::new(capacity).with_cell(capacity / 3));
+                          gap in 0..4096usize, steps in steps(4096 / 2 - HEAD)) {
+        let gap = gap % (capacity / 2 + 1);
+        let (mut producer, mut consumer, memory) = ring_of(Layout::new(capacity).with_cell(capacity / 3).with_gap(gap));
         let mut model = VecDeque::new();
         let mut position = 0;
         // Where the last frame in the cell is in the order of all, and how many were read.
         let (mut in_cell, mut pushes, mut pops) = (0, 0, 0);
         for step in steps {
             let len = match step {
-                Step::Push(len, _) | Step::PushTrap(len) | Step::GiveUp(len) => len % (producer.max_frame() + 1),
+                Step::Push(len, _) | Step::PushTrap(len) | Step::PushBeforeGap(len) | Step::GiveUp(len) => {
+                    len % (producer.max_frame() + 1)
+                }
                 Step::PushCell(len) => len % (capacity / 3 + 1),
                 Step::Pop => 0,
             };
@@ -122,6 +128,22 @@ proptest! {
                         pushes += 1;
                     }
                 }
+                Step::PushBeforeGap(_) => {
+                    let bytes = trap(position, len, capacity);
+                    if let Some(mut room) = producer.reserve(len).unwrap() {
+                        room.write(&bytes);
+                        room.leave_gap();
+                        room.publish();
+                        model.push_back(bytes);
+                        let mut head = [0; HEAD];
+                        memory.read(SLOTS_AT + position as usize * LINE % capacity, &mut head);
+                        let left = u64::from_ne_bytes(head) & 1 << 30 != 0;
+                        position += ((len + HEAD).div_ceil(LINE) + if left { gap.div_ceil(LINE) } else { 0 }) as u64;
+                        pushes += 1;
+                    } else {
+                        prop_assert!(!model.is_empty());
+                    }
+                }
                 Step::GiveUp(_) => {
                     if let Some(mut room) = producer.reserve(len).unwrap() {
                         room.write(&trap(position, len, capacity));
@@ -143,19 +165,26 @@ proptest! {
 
     /// Whatever the other process writes, both sides go on or end with an error.
     #[test]
-    fn corrupt_bytes_do_no_harm(steps in steps(512 / 2 - HEAD), writes in prop::collection::vec((0usize..1024, any::<u64>(), 0..3u8), 1..50)) {
-        let (mut producer, mut consumer, memory) = ring_of(Layout::new(512).with_cell(200));
+    fn corrupt_bytes_do_no_harm(steps in steps(512 / 2 - HEAD), writes in prop::collection::vec((0usize..1024, any::<u64>(), 0..4u8), 1..50)) {
+        let (mut producer, mut consumer, memory) = ring_of(Layout::new(512).with_cell(200).with_gap(100));
         let mut writes = writes.into_iter().cycle();
         for step in steps.into_iter().chain(std::iter::repeat_n(Step::Pop, 20)) {
             let (at, word, plausible) = writes.next().unwrap();
             let at = at % (memory.len() / 8) * 8;
             // A head that passes the first look, here or in the cell, or anything.
             let head = word & 0x3ff | (word >> 40 & 3 | 1 << 31) << 32;
-            let word = [word, head, head | 1 << 31][usize::from(plausible)];
+            let word = [word, head, head | 1 << 31, head | 1 << 30][usize::from(plausible)];
             memory.write(at, &word.to_ne_bytes());
             match step {
                 Step::Push(len, seed) => { let _ = producer.try_push(&[&payload(len, seed)]); }
                 Step::PushTrap(len) | Step::GiveUp(len) => { let _ = producer.reserve(len); }
+                Step::PushBeforeGap(len) => {
+                    if let Ok(Some(mut room)) = producer.reserve(len) {
+                        room.write(&payload(len, 1));
+                        room.leave_gap();
+                        room.publish();
+                    }
+                }
                 Step::PushCell(len) => {
                     if let Ok(Some(mut room)) = producer.reserve_cell(len) {
                         room.write(&payload(len, 1));
@@ -217,6 +246,37 @@ fn impossible_words_are_named() {
     assert!(matches!(consumer.peek(), Err(RingError::Corrupt { what }) if what.contains("cell")));
     memory.write(SLOTS_AT + LINE, &(1u64 << 63 | 120).to_ne_bytes());
     assert_eq!(consumer.peek().unwrap().unwrap().len(), 120);
+}
+
+#[test]
+fn a_gap_is_left_where_there_is_room_for_one() {
+    let (mut producer, mut consumer, memory) = ring_of(Layout::new(512).with_gap(100));
+    memory.write(SLOTS_AT, &[0xaa; 512]);
+    for slot in 0..8 {
+        memory.write(SLOTS_AT + slot * LINE, &[0; HEAD]);
+    }
+    let push = |producer: &mut Producer| {
+        let mut room = producer.reserve(8).unwrap()?;
+        room.write(&[1; 8]);
+        room.leave_gap();
+        room.publish();
+        Some(())
+    };
+    // Of eight slots, two frames take three each, and the others one.
+    for _ in 0..4 {
+        push(&mut producer).expect("there is room for a frame");
+    }
+    assert!(push(&mut producer).is_none());
+    let is_gap = |slot: usize| {
+        let mut bytes = [0; LINE];
+        memory.read(SLOTS_AT + slot * LINE, &mut bytes);
+        bytes[HEAD..].iter().all(|byte| *byte == 0xaa)
+    };
+    assert_eq!((0..8).filter(|slot| is_gap(*slot)).collect::<Vec<_>>(), [1, 2, 4, 5]);
+    for _ in 0..4 {
+        assert_eq!(consumer.try_pop(|frame| frame.to_vec()).unwrap(), Some(vec![1; 8]));
+    }
+    assert!(consumer.peek().unwrap().is_none());
 }
 
 #[test]

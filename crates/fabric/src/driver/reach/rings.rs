@@ -38,6 +38,11 @@ const PART: usize = 32 << 10;
 /// 0.96 of the time, of 64 KiB and 1 MiB the same, and of 4 MiB, which need the room in the last cache, 1.2 to 1.5 times as long.)
 const WIDE_IN_ALL: usize = 8 << 20;
 const WIDEST: usize = 2 << 20;
+/// Bytes of a gap behind a short part, which is a message's first or last one: beyond it, the reader's processor is not to fetch ahead what is
+/// written next. (Measured near: with these, messages of 8 KiB and 16 KiB take 0.85 to 0.9 of the time, those of 64 KiB 0.95. Behind the long
+/// parts, which come one after the other, those of 1 MiB take 1.05 with it.)
+const GAP: usize = 1 << 10;
+const BEFORE_GAP: usize = 9 << 10;
 /// Bytes of pages that the system is asked for at a time, at least and at most: see [`Ahead`].
 const LEAST_AHEAD: usize = 256 << 10;
 const MOST_AHEAD: usize = 1 << 20;
@@ -76,9 +81,9 @@ impl Rings {
         if share <= narrow.capacity() {
             return Rings { narrow, cell, wide: Layout::new(0), longest: usize::MAX, frame: 0 };
         }
-        let most = share / credits / SLOT * SLOT - SLOT - (SLOT - INLINE);
+        let most = (share / credits / SLOT * SLOT).saturating_sub(GAP + SLOT + (SLOT - INLINE));
         let frame = most.min(FRAGMENT_HEADER + PART + TRAILER).max(flow.frame as usize);
-        Rings { narrow, cell, wide: Layout::new(share), longest: NARROW, frame }
+        Rings { narrow, cell, wide: Layout::new(share).with_gap(GAP), longest: NARROW, frame }
     }
 
     /// Messages of more bytes than that may go in frames of up to so many, without a checksum; none where there is but one ring.
@@ -191,7 +196,11 @@ impl Outgoing {
         self.open = if in_cell { CELL } else { ring };
         let room = if in_cell { self.rings[ring].reserve_cell(len)? } else { self.rings[ring].reserve(len)? };
         let Some(mut room) = room else { return Ok(None) };
-        room.past_caches(self.ways[self.open].begin(len));
+        let past = self.ways[self.open].begin(len);
+        room.past_caches(past);
+        if ring == WIDE_ONE && len <= BEFORE_GAP && !past {
+            room.leave_gap();
+        }
         Ok(Some(room))
     }
 
@@ -289,7 +298,7 @@ mod tests {
     #[test]
     fn all_frames_that_credits_allow_have_room_in_either_ring() {
         for size in [1, 2, 3, 8, 64, 1024] {
-            for (frame, credits) in [(256, 16), (8184, 60), (32_768, 60), (65_536, 16), (65_536, 64)] {
+            for (frame, credits) in [(256, 16), (256, 3000), (8184, 60), (32_768, 60), (65_536, 16), (65_536, 64)] {
                 let flow = Flow { frame, credits, ..Flow::default() };
                 let rings = Rings::new(size, &flow, MORE);
                 let (mut outgoing, mut incoming) = ends(rings);
@@ -298,6 +307,8 @@ mod tests {
                     let is_long =
                         |number: usize| [false, true, number.is_multiple_of(2), !number.is_multiple_of(2)][round % 4];
                     let longest = rings.long().map_or(frame as usize, |(_, longest)| longest + TRAILER);
+                    // With a gap behind each, or without.
+                    let longest = if round % 8 < 4 { longest } else { longest.min(BEFORE_GAP) };
                     let len = |number| if is_long(number) { longest } else { frame as usize };
                     for number in 0..usize::from(credits) {
                         let message = if is_long(number) { NARROW + 1 } else { 1 };
@@ -343,7 +354,7 @@ mod tests {
             steps in proptest::collection::vec((0..3_u8, any::<bool>(), 1..8184_usize), 0..2000),
         ) {
             let (narrow, wide, longest) = sizes;
-            let (narrow, wide) = (Layout::new(narrow), Layout::new(wide));
+            let (narrow, wide) = (Layout::new(narrow), Layout::new(wide).with_gap(GAP.min(wide / 2)));
             let narrow = narrow.with_cell(240);
             let (mut outgoing, mut incoming) = ends(Rings { narrow, cell: 240, wide, longest: NARROW, frame: longest });
             let mut under_way = VecDeque::new();
