@@ -110,6 +110,20 @@ impl Exposed {
     /// If they do not lie inside.
     #[track_caller]
     pub fn read(&self, at: usize, into: &mut [u8]) {
+        self.read_by(at, into, is_past(into.len()));
+    }
+
+    /// The same past the caches of what is read into: see [`copy_past`].
+    ///
+    /// # Panics
+    /// As [`Exposed::read`].
+    #[track_caller]
+    pub fn read_past(&self, at: usize, into: &mut [u8]) {
+        self.read_by(at, into, true);
+    }
+
+    #[track_caller]
+    fn read_by(&self, at: usize, into: &mut [u8], past: bool) {
         self.check(at, into.len());
         racing(|| {
             // SAFETY: the source lies inside a mapping that this handle keeps, the target is a slice of the caller,
@@ -117,7 +131,7 @@ impl Exposed {
             // each of which is valid as `u8` whatever its value.
             unsafe {
                 let (from, to, len) = (self.as_ptr().add(at), into.as_mut_ptr(), into.len());
-                if is_past(len) { copy_past(from, to, len) } else { copy(from, to, len) }
+                if past { copy_past(from, to, len) } else { copy(from, to, len) }
             }
         });
     }

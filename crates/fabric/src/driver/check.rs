@@ -38,6 +38,10 @@ impl<F: Incoming + ?Sized> Incoming for Stripped<'_, F> {
         self.frame.read(at, into);
     }
 
+    fn read_past(&self, at: usize, into: &mut [u8]) {
+        self.frame.read_past(at, into);
+    }
+
     fn copy_to(&self, at: usize, to: &Exposed, to_at: usize, len: usize) {
         self.frame.copy_to(at, to, to_at, len);
     }

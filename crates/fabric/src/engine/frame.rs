@@ -214,6 +214,11 @@ pub trait Incoming {
     /// Copies bytes out, from offset `at`. The range lies inside.
     fn read(&self, at: usize, into: &mut [u8]);
 
+    /// The same past the caches of what is read into, where the way can: nobody reads it soon.
+    fn read_past(&self, at: usize, into: &mut [u8]) {
+        self.read(at, into);
+    }
+
     /// Copies bytes from offset `at` to offset `to_at` of exposed memory. Both ranges lie inside.
     fn copy_to(&self, at: usize, to: &fulmen_memory::Exposed, to_at: usize, len: usize);
 }
@@ -241,6 +246,10 @@ impl Incoming for fulmen_reach::ring::Frame<'_> {
     #[inline]
     fn read(&self, at: usize, into: &mut [u8]) {
         self.read(at, into);
+    }
+
+    fn read_past(&self, at: usize, into: &mut [u8]) {
+        self.read_past(at, into);
     }
 
     fn copy_to(&self, at: usize, to: &fulmen_memory::Exposed, to_at: usize, len: usize) {

@@ -70,6 +70,23 @@ fn every_size_out_of_and_into_every_memory() {
     });
 }
 
+/// It is written past the caches.
+#[test]
+fn a_message_with_no_room_in_caches_arrives_whole() {
+    let len = fulmen_memory::cache_room() / 2 + 3;
+    assert!(fulmen_memory::is_past_caches(2 * len));
+    world::run(2, |fabric| {
+        let message = pattern(len, 1);
+        if fabric.rank() == 0 {
+            return fabric.send_bytes(1, 0, &message, LONG).unwrap();
+        }
+        let mut bytes = vec![0; len + 6];
+        assert_eq!(fabric.recv_bytes(0, 0, &mut bytes[3..], LONG).unwrap(), len);
+        assert!(bytes[3..len + 3] == message[..]);
+        assert!(bytes[..3] == [0; 3] && bytes[len + 3..] == [0; 3]);
+    });
+}
+
 #[test]
 fn all_talk_to_all_with_few_credits() {
     let small = |_| FabricOptions {

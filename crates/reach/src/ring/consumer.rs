@@ -76,6 +76,18 @@ impl Frame<'_> {
         self.reader.read(self.place, at, into);
     }
 
+    /// [`Frame::read`] past the caches of what is read into, where it is long.
+    ///
+    /// # Panics
+    /// As [`Frame::read`].
+    pub fn read_past(&self, at: usize, into: &mut [u8]) {
+        self.check(at, into.len());
+        let (from, first) = self.place.run(at, into.len());
+        let (bytes, (one, other)) = (self.reader.words.bytes(), into.split_at_mut(first));
+        bytes.read_past(from, one);
+        bytes.read_past(self.place.rest, other);
+    }
+
     /// Copies `len` bytes from offset `at` of the frame to offset `to_at` of exposed memory, with one copy.
     ///
     /// # Panics

@@ -357,7 +357,17 @@ fn what_is_written_past_the_caches_comes_as_it_is_across_the_end() {
         room.copy_from(&source.slice(from..from + len));
         room.publish();
         let expected = [b"abc", &bytes[..], &bytes].concat();
-        assert!(consumer.try_pop(|frame| frame.to_vec()).unwrap() == Some(expected), "round {round}");
+        let mut into = vec![0; expected.len() + 64];
+        let (at, rest) = (round % 3, round % 64);
+        let popped = consumer.try_pop(|frame| {
+            frame.read_past(at, &mut into[rest..rest + frame.len() - at]);
+            frame.to_vec()
+        });
+        assert!(popped.unwrap().as_ref() == Some(&expected), "round {round}");
+        assert!(
+            into[rest..].starts_with(&expected[at..]) && into[..rest].iter().all(|byte| *byte == 0),
+            "round {round}"
+        );
     }
 }
 
