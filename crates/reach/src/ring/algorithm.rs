@@ -31,11 +31,12 @@ const GAP: u32 = 1 << 30;
 struct Geometry {
     slots: u64,
     shift: u32,
-    max_frame: usize,
-    /// Bytes of the longest frame that lies in the cell.
-    max_in_cell: usize,
+    /// In bytes, as the next one.
+    max_frame: u32,
+    /// Of the longest frame that lies in the cell.
+    max_in_cell: u32,
     /// Slots of a gap.
-    gap: u64,
+    gap: u32,
 }
 
 /// Where the bytes of a frame lie, as offsets from the first slot: those before `turn` from `at` on, and all others from `rest` on.
@@ -63,8 +64,10 @@ impl Place {
 impl Geometry {
     fn new(layout: Layout) -> Geometry {
         let slots = layout.slots as u64;
-        let (max_frame, max_in_cell) = (layout.max_frame(), INLINE + layout.cell);
-        Geometry { slots, shift: slots.trailing_zeros(), max_frame, max_in_cell, gap: layout.gap as u64 }
+        // No ring is longer than 2 GiB.
+        let [max_frame, max_in_cell, gap] =
+            [layout.max_frame(), INLINE + layout.cell, layout.gap].map(|size| size as u32);
+        Geometry { slots, shift: slots.trailing_zeros(), max_frame, max_in_cell, gap }
     }
 
     /// The upper half of a frame's head: the lap in which it was written. (The lower half is its length, with the bits for the
@@ -117,7 +120,7 @@ impl<W: Words> Writer<W> {
     }
 
     pub(super) fn max_frame(&self) -> usize {
-        self.geometry.max_frame
+        self.geometry.max_frame as usize
     }
 
     /// How far the memory of the ring's slots has been used once a frame of `len` bytes more is written.
@@ -131,13 +134,13 @@ impl<W: Words> Writer<W> {
     /// [`Writer::publish`] leaves it alone.
     #[inline(always)]
     pub(super) fn reserve(&mut self, len: usize) -> Result<Option<Place>, RingError> {
-        self.reserve_in(len, self.geometry.max_frame, false)
+        self.reserve_in(len, self.max_frame(), false)
     }
 
     /// The same in the cell, which no unread frame has: the caller knows.
     #[inline(always)]
     pub(super) fn reserve_cell(&mut self, len: usize) -> Result<Option<Place>, RingError> {
-        self.reserve_in(len, self.geometry.max_in_cell, true)
+        self.reserve_in(len, self.geometry.max_in_cell as usize, true)
     }
 
     #[inline(always)]
@@ -191,9 +194,9 @@ impl<W: Words> Writer<W> {
     #[inline(always)]
     pub(super) fn publish(&mut self, place: Place, len: usize, gap: bool) {
         let mut next = self.position + place.slots;
-        let gap = gap && next + self.geometry.gap - self.read <= self.geometry.slots;
+        let gap = gap && next + u64::from(self.geometry.gap) - self.read <= self.geometry.slots;
         if gap {
-            next += self.geometry.gap;
+            next += u64::from(self.geometry.gap);
         }
         let stale = &mut self.stale[(next & (self.geometry.slots - 1)) as usize];
         if *stale {
@@ -228,15 +231,15 @@ impl<W: Words> Reader<W> {
         }
         let (in_cell, gap) = (head as u32 & CELL != 0, head as u32 & GAP != 0);
         let len = (head as u32 & !(CELL | GAP)) as usize;
-        if in_cell && len > self.geometry.max_in_cell {
+        if in_cell && len > self.geometry.max_in_cell as usize {
             return Err(RingError::Corrupt { what: "a frame is longer than the cell in which it is said to be" });
         }
-        if !in_cell && len > self.geometry.max_frame {
+        if !in_cell && len > self.geometry.max_frame as usize {
             return Err(RingError::Corrupt { what: "a frame is longer than half of the ring" });
         }
         let mut place = self.geometry.place(self.position, len, in_cell);
         if gap {
-            place.slots += self.geometry.gap;
+            place.slots += u64::from(self.geometry.gap);
         }
         Ok(Some((len, place)))
     }
