@@ -81,7 +81,7 @@ pub(crate) struct Request<'a> {
     /// Missing if the operation works in place.
     pub(crate) input: Option<Input<'a>>,
     pub(crate) output: Output<'a>,
-    /// The output has this rank's own part already.
+    /// This rank's own part comes into the output by [`Request::keep`], and not with the others'.
     pub(crate) kept: bool,
     pub(crate) how: How,
 }

@@ -5,7 +5,7 @@
 mod common;
 
 use std::fs;
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, TcpListener};
 
 use common::{compile, library, over_library, wait};
 
@@ -21,7 +21,10 @@ fn jaccl(ranks: usize, ring: bool) {
     let row = |row| format!("[{}]", (0..ranks).map(|column| cell(row, column)).collect::<Vec<_>>().join(","));
     let devices = folder.path().join("devices.json");
     fs::write(&devices, format!("[{}]", (0..ranks).map(row).collect::<Vec<_>>().join(","))).expect("a file");
-    let port = TcpListener::bind(("127.0.0.1", 0)).expect("loopback").local_addr().expect("bound").port();
+    // Of the loopback's addresses one of its own: elsewhere, others may take the port before the first rank listens there.
+    let [.., high, low] = std::process::id().to_be_bytes();
+    let host = Ipv4Addr::new(127, high, low, (2 * ranks + usize::from(ring)) as u8);
+    let coordinator = TcpListener::bind((host, 0)).expect("loopback").local_addr().expect("bound");
     let records = folder.path().join("records");
     let log = |rank: usize| folder.path().join(format!("log{rank}"));
     let start = |rank: usize| {
@@ -29,7 +32,7 @@ fn jaccl(ranks: usize, ring: bool) {
         let file = fs::File::create(log(rank)).expect("a file");
         command.env("FULMEN_VERBS_PROFILE", "thunderbolt").env("FULMEN_LINT", "log");
         command.env("FULMEN_LINT_REPORT", &records).env("MLX_RANK", rank.to_string());
-        command.env("MLX_IBV_DEVICES", &devices).env("MLX_JACCL_COORDINATOR", format!("127.0.0.1:{port}"));
+        command.env("MLX_IBV_DEVICES", &devices).env("MLX_JACCL_COORDINATOR", coordinator.to_string());
         if ring {
             command.env("MLX_JACCL_RING", "1");
         }

@@ -38,7 +38,7 @@ const PART: usize = 32 << 10;
 /// 0.96 of the time, of 64 KiB and 1 MiB the same, and of 4 MiB, which need the room in the last cache, 1.2 to 1.5 times as long.)
 const WIDE_IN_ALL: usize = 8 << 20;
 const WIDEST: usize = 2 << 20;
-/// Bytes of a gap behind a short part, which is a message's first or last one: beyond it, the reader's processor is not to fetch ahead what is
+/// Bytes of a gap behind a short part, which is a message's first, last or only one: beyond it, the reader's processor is not to fetch ahead what is
 /// written next. (Measured near: with these, messages of 8 KiB and 16 KiB take 0.85 to 0.9 of the time, those of 64 KiB 0.95. Behind the long
 /// parts, which come one after the other, those of 1 MiB take 1.05 with it.)
 const GAP: usize = 1 << 10;
