@@ -45,6 +45,12 @@ pub fn is_past_caches(touched: usize) -> bool {
     touched > cache_room() / 8 * 5
 }
 
+/// The same of one that copies so many bytes, in one piece or in several.
+#[must_use]
+pub fn copies_past_caches(len: usize) -> bool {
+    len > 1 << 20 && is_past_caches(2 * len)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

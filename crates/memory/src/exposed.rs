@@ -3,7 +3,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence};
 
-use crate::{Block, Region, copy, copy_past, is_past_caches};
+use crate::{Block, Region, copies_past_caches, copy, copy_past};
 
 /// Memory that others may read and write at any time: a device, a peer, another process.
 ///
@@ -34,11 +34,6 @@ impl Hold {
             Hold::Block(block) => block.region(),
         }
     }
-}
-
-/// Whether a copy of so many bytes goes past the caches.
-fn is_past(len: usize) -> bool {
-    len > 1 << 20 && is_past_caches(2 * len)
 }
 
 impl Exposed {
@@ -110,7 +105,7 @@ impl Exposed {
     /// If they do not lie inside.
     #[track_caller]
     pub fn read(&self, at: usize, into: &mut [u8]) {
-        self.read_by(at, into, is_past(into.len()));
+        self.read_by(at, into, copies_past_caches(into.len()));
     }
 
     /// The same past the caches of what is read into: see [`copy_past`].
@@ -169,7 +164,7 @@ impl Exposed {
     /// If one of the ranges does not lie inside, or the target's region cannot be written.
     #[track_caller]
     pub fn copy_to(&self, at: usize, to: &Exposed, to_at: usize, len: usize) {
-        self.copy_by(at, (to, to_at), len, is_past(len));
+        self.copy_by(at, (to, to_at), len, copies_past_caches(len));
     }
 
     /// The same past the caches, where the ranges lie apart: see [`copy_past`].

@@ -32,7 +32,7 @@ mod region;
 mod tlsf;
 
 pub use block::{Block, Plain};
-pub use cache::{cache_room, is_past_caches};
+pub use cache::{cache_room, copies_past_caches, is_past_caches};
 pub use chunk::ChunkRule;
 pub use copies::{copy, copy_past};
 pub use exposed::Exposed;

@@ -1,6 +1,6 @@
 //! Frames that come in. Nothing in them is trusted.
 
-use fulmen_memory::is_past_caches;
+use fulmen_memory::copies_past_caches;
 
 use super::frame::{
     self, ABORT, CtsBody, FRAGMENT_HEADER, FinBody, FragmentBody, Incoming, Kind, MATCHED, PREFIX, Prefix, RtsBody,
@@ -447,7 +447,8 @@ impl Link {
             Target::Lent(_) => match lent.target(op) {
                 Some(bytes) if recv.stash.is_empty() => {
                     let into = &mut bytes[at..at + payload];
-                    if is_past(total) {
+                    // Near, messages of 16 MiB take 0.87 of the time that they take through a cache of 32 MiB, and of 64 MiB 0.75.
+                    if copies_past_caches(total as usize) {
                         frame.read_past(header, into)
                     } else {
                         frame.read(header, into)
@@ -514,10 +515,4 @@ fn append(bytes: &mut Vec<u8>, frame: &(impl Incoming + ?Sized), header: usize) 
 
 pub(super) fn exactly(frame: &(impl Incoming + ?Sized), len: usize, what: &'static str) -> Result<(), ProtocolError> {
     if frame.len() == len { Ok(()) } else { Err(ProtocolError::Short { what, len: frame.len() }) }
-}
-
-/// Whether so long a message is written past the caches, so that it need not be read first. (Measured of two ranks with a cache of 32 MiB: 16 MiB
-/// take 0.87 of the time, 64 MiB 0.75.)
-fn is_past(total: u64) -> bool {
-    total > 1 << 20 && is_past_caches(2 * total as usize)
 }

@@ -74,7 +74,7 @@ fn every_size_out_of_and_into_every_memory() {
 #[test]
 fn a_message_with_no_room_in_caches_arrives_whole() {
     let len = fulmen_memory::cache_room() / 2 + 3;
-    assert!(fulmen_memory::is_past_caches(2 * len));
+    assert!(fulmen_memory::copies_past_caches(len));
     world::run(2, |fabric| {
         let message = pattern(len, 1);
         if fabric.rank() == 0 {
