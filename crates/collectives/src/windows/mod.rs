@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::task::Poll;
 
 use fulmen_fabric::{OpName, RegionRef, Window};
-use fulmen_kernels::{Source, Stores};
+use fulmen_kernels::{Source, Stores, copy_in_with};
 use fulmen_memory::{Exposed, Region};
 use smallvec::SmallVec;
 
@@ -135,14 +135,13 @@ impl Windows {
         // Where ranks share processors, one more meeting costs more than anything else.
         let (copied, in_slots) =
             if self.busy { (layout::READ_IN_PLACE, layout::STAGED) } else { (layout::SLOT + 1, layout::SLOT + 1) };
-        if longest < copied {
-            self.announce_with_data(request, longest, ongoing);
-            self.agree(&request.call, [None; 2], ongoing)?;
-            self.complete_from_slots(request, ongoing.sequence, longest);
-            self.settle(ongoing);
-            self.check_poison(ongoing.sequence)
+        if longest <= layout::INLINE_MAX {
+            self.inline(request, ongoing, longest)
         } else if longest < in_slots {
-            self.read_in_place(request, ongoing)
+            match longest < copied {
+                true => self.in_slots::<false>(request, ongoing, progress),
+                false => self.in_slots::<true>(request, ongoing, progress),
+            }
         } else if reduces && longest >= layout::REDUCE_SHARES {
             self.reduce(request, ongoing, progress)
         } else {
@@ -172,22 +171,46 @@ impl Windows {
         start..(start + share).min(len)
     }
 
-    /// Announces a call with all of this rank's contribution, inline or, if the longest of any rank does not fit there, in the slot.
-    fn announce_with_data(&self, request: &Request<'_>, longest: usize, ongoing: &mut Ongoing<'_>) {
-        let local = self.window.local();
+    /// Runs a call whose contributions are in the announcements.
+    fn inline(
+        &self,
+        request: &mut Request<'_>,
+        ongoing: &mut Ongoing<'_>,
+        longest: usize,
+    ) -> Result<(), CollectiveError> {
+        let line = &self.window.local().words()[layout::announcement(ongoing.sequence)..];
         let data = request.contribution();
-        let line = &local.words()[layout::announcement(ongoing.sequence)..];
-        if longest <= layout::INLINE_MAX {
-            let mut words = [0; layout::INLINE_MAX];
-            words[..data.len()].copy_from_slice(data);
-            let used = data.len().div_ceil(8);
-            for (word, bytes) in line[layout::INLINE..].iter().zip(words.chunks_exact(8)).take(used) {
-                word.store(u64::from_ne_bytes(bytes.try_into().expect("eight bytes")), Ordering::Relaxed);
-            }
-        } else {
-            local.write(layout::slot(ongoing.sequence), data);
+        let mut words = [0; layout::INLINE_MAX];
+        words[..data.len()].copy_from_slice(data);
+        let used = data.len().div_ceil(8);
+        for (word, bytes) in line[layout::INLINE..].iter().zip(words.chunks_exact(8)).take(used) {
+            word.store(u64::from_ne_bytes(bytes.try_into().expect("eight bytes")), Ordering::Relaxed);
         }
         self.announce(line, request.call.encode(0), ongoing);
+        self.agree(&request.call, [None; 2], ongoing)?;
+        self.complete_inline(request, ongoing.sequence, longest);
+        self.settle(ongoing);
+        self.check_poison(ongoing.sequence)
+    }
+
+    /// Computes the output from the announcements.
+    fn complete_inline(&self, request: &mut Request<'_>, sequence: u64, longest: usize) {
+        let line = layout::announcement(sequence) + layout::INLINE;
+        let mut data: SmallVec<[[u8; layout::INLINE_MAX]; 4]> = SmallVec::new();
+        for rank in 0..self.size {
+            let mut bytes = [0; layout::INLINE_MAX];
+            if rank == self.rank {
+                // It has its own from the caller.
+                data.push(bytes);
+                continue;
+            }
+            let words = &self.words(rank)[line..line + longest.div_ceil(8)];
+            for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
+                to.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
+            }
+            data.push(bytes);
+        }
+        request.complete(0..request.span(), Stores::Cached, |peer, range| Source::Plain(&data[peer as usize][range]));
     }
 
     /// Where this rank's contribution and its output lie in its pool.
@@ -267,58 +290,47 @@ impl Windows {
         Ok(agreed)
     }
 
-    /// Runs a call of which each rank reads what is in its peers' slots; or in their buffers, if these stay as they are meanwhile. That
-    /// saves a copy, and takes another meeting.
-    fn read_in_place(&self, request: &mut Request<'_>, ongoing: &mut Ongoing<'_>) -> Result<(), CollectiveError> {
+    /// Runs a call of which each rank reads what is in its peers' slots; or, `in_place`, in their buffers, if these stay as they are
+    /// meanwhile. That saves a copy, and takes another meeting.
+    fn in_slots<const IN_PLACE: bool>(
+        &self,
+        request: &mut Request<'_>,
+        ongoing: &mut Ongoing<'_>,
+        progress: &mut Progress,
+    ) -> Result<(), CollectiveError> {
         let (local, slot) = (self.window.local(), layout::slot(ongoing.sequence));
         let line = &local.words()[layout::announcement(ongoing.sequence)..];
+        let trial = progress.paces.begin(request.call.kind, request.longest());
         let stays = request.input.is_some() || request.call.kind == Kind::Broadcast;
-        let place = if stays { request.contribution_at(self.pool) } else { None };
+        let place = if IN_PLACE && stays { request.contribution_at(self.pool) } else { None };
         match place {
             Some(at) => line[layout::INPUT_AT].store(at, Ordering::Relaxed),
-            None => local.write(slot, request.contribution()),
+            None => copy_in_with(request.contribution(), local, slot, trial.stores),
         }
         self.announce(line, request.call.encode(if place.is_some() { INPUT_SHARED } else { 0 }), ongoing);
         let places = self.agree(&request.call, [place, None], ongoing)?.inputs;
-        let checked = self.places(ongoing.operation, &places, |rank| request.contributed(rank))?;
-        request.complete(0..request.span(), Stores::Cached, |peer, range| {
-            let (memory, at) = match places[peer as usize] {
-                Some(_) => checked[peer as usize],
-                None => (self.window.peer(peer), slot),
-            };
-            Source::Exposed(memory, at + range.start)
-        });
-        if places.iter().any(Option::is_some) {
+        let in_place = IN_PLACE && places.iter().any(Option::is_some);
+        let span = 0..request.span();
+        if in_place {
+            let checked = self.places(ongoing.operation, &places, |rank| request.contributed(rank))?;
+            request.complete(span, Stores::Cached, |peer, range| {
+                let (memory, at) = match places[peer as usize] {
+                    Some(_) => checked[peer as usize],
+                    None => (self.window.peer(peer), slot),
+                };
+                Source::Exposed(memory, at + range.start)
+            });
+        } else {
+            request.complete(span, Stores::Cached, |peer, range| {
+                Source::Exposed(self.window.peer(peer), slot + range.start)
+            });
+        }
+        progress.paces.end(&trial);
+        if in_place {
             return self.finish(ongoing);
         }
         self.settle(ongoing);
         self.check_poison(ongoing.sequence)
-    }
-
-    /// Computes the output from the announcements or the slots.
-    fn complete_from_slots(&self, request: &mut Request<'_>, sequence: u64, longest: usize) {
-        let piece = 0..request.span();
-        if longest > layout::INLINE_MAX {
-            let at = layout::slot(sequence);
-            let part = |peer, range: Range<usize>| Source::Exposed(self.window.peer(peer), at + range.start);
-            return request.complete(piece, Stores::Cached, part);
-        }
-        let line = layout::announcement(sequence) + layout::INLINE;
-        let mut data: SmallVec<[[u8; layout::INLINE_MAX]; 4]> = SmallVec::new();
-        for rank in 0..self.size {
-            let mut bytes = [0; layout::INLINE_MAX];
-            if rank == self.rank {
-                // It has its own from the caller.
-                data.push(bytes);
-                continue;
-            }
-            let words = &self.words(rank)[line..line + longest.div_ceil(8)];
-            for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
-                to.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
-            }
-            data.push(bytes);
-        }
-        request.complete(piece, Stores::Cached, |peer, range| Source::Plain(&data[peer as usize][range]));
     }
 
     /// Adds to one of this rank's counters and wakes who waits for it.

@@ -1,23 +1,28 @@
-//! How the stages are written faster: through the caches or past them.
+//! How slots and stages are written faster: through the caches or past them.
 //!
 //! That depends on how far apart the ranks' processors are: with caches of their own in common, two ranks take half the time through
 //! them, and else nearly twice. No system says it well, and virtual machines move. So both ways are tried now and then, by calls of about
 //! the same length and kind, and what took less time is kept to. Each rank decides for itself: the bytes are the same either way.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fulmen_kernels::Stores;
 
 use crate::call::Kind;
 
-/// The first calls of a kind and length try both ways in turn, and then one in so many tries the other one, and the next the one that is kept
-/// to.
-const FIRST: u32 = 4;
-const EVERY: u32 = 32;
+/// So many calls in a row go one way when it is tried, and the last of them is measured: who only gives waits for what others did with the
+/// call before.
+const TRIAL: u32 = 2;
 
-/// The shortest length, and how many powers of two are told apart from there on.
-const SHORTEST: u32 = 14;
-const LENGTHS: usize = 12;
+/// The first calls of a kind and length try both ways in turn, and then the first in so many try the other one, and the next the one that is
+/// kept to.
+const FIRST: u32 = 4 * TRIAL;
+const EVERY: u32 = 128;
+
+/// The shortest length that is tried, as a power of two (shorter ones always go through the caches), and how many powers of two are told apart
+/// from there on.
+const SHORTEST: u32 = 11;
+const LENGTHS: usize = 15;
 
 const WAYS: [Stores; 2] = [Stores::Streaming, Stores::Cached];
 
@@ -27,15 +32,36 @@ pub(super) struct Paces([[Pace; LENGTHS]; Kind::ALL.len()]);
 
 /// What calls of about one length took.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Pace {
+struct Pace {
     calls: u32,
     /// Nanoseconds a KiB, each way.
     took: [f32; 2],
 }
 
+/// One call: how it writes, and when it began if it is measured.
+pub(super) struct Trial {
+    pub(super) stores: Stores,
+    kind: Kind,
+    len: usize,
+    begun: Option<Instant>,
+}
+
 impl Paces {
-    pub(super) fn of(&mut self, kind: Kind, len: usize) -> &mut Pace {
-        let power = len.max(1).ilog2().saturating_sub(SHORTEST) as usize;
+    /// A call that begins to write.
+    pub(super) fn begin(&mut self, kind: Kind, len: usize) -> Trial {
+        let (stores, measured) = if len < 1 << SHORTEST { (Stores::Cached, false) } else { self.of(kind, len).next() };
+        Trial { stores, kind, len, begun: measured.then(Instant::now) }
+    }
+
+    /// All ranks have what they need: what one rank writes faster, others may read slower.
+    pub(super) fn end(&mut self, trial: &Trial) {
+        if let Some(begun) = trial.begun {
+            self.of(trial.kind, trial.len).took(trial.stores, trial.len, begun.elapsed());
+        }
+    }
+
+    fn of(&mut self, kind: Kind, len: usize) -> &mut Pace {
+        let power = (len.ilog2() - SHORTEST) as usize;
         &mut self.0[kind as usize - 1][power.min(LENGTHS - 1)]
     }
 }
@@ -45,21 +71,21 @@ impl Pace {
         usize::from(self.took[1] < self.took[0])
     }
 
-    /// How the next call writes, and whether it is to be measured: until all ranks have what they need. All of them measure the same
-    /// calls.
-    pub(super) fn next(&mut self) -> (Stores, bool) {
+    /// How the next call writes, and whether it is to be measured. All ranks measure the same calls.
+    fn next(&mut self) -> (Stores, bool) {
         let calls = self.calls;
         self.calls = calls.wrapping_add(1);
         let way = match calls {
-            calls if calls < FIRST => calls as usize % 2,
-            calls if calls.is_multiple_of(EVERY) => 1 - self.best(),
+            calls if calls < FIRST => (calls / TRIAL) as usize % 2,
+            calls if calls % EVERY < TRIAL => 1 - self.best(),
             _ => self.best(),
         };
-        (WAYS[way], calls < FIRST || calls % EVERY < 2)
+        let tried = calls < FIRST || calls % EVERY < 2 * TRIAL;
+        (WAYS[way], tried && (calls + 1).is_multiple_of(TRIAL))
     }
 
     /// So long a call took that was measured.
-    pub(super) fn took(&mut self, stores: Stores, len: usize, time: Duration) {
+    fn took(&mut self, stores: Stores, len: usize, time: Duration) {
         let way = usize::from(stores == WAYS[1]);
         let new = time.as_secs_f32() * 1e9 / (len as f32 / 1024.0);
         let known = &mut self.took[way];
@@ -110,9 +136,11 @@ mod tests {
     fn lengths_and_kinds_are_told_apart_as_far_as_there_is_room() {
         let mut paces = Paces::default();
         for kind in Kind::ALL {
-            for len in [0, 1, 1 << 14, (1 << 15) - 1] {
-                assert_eq!(paces.of(kind, len).calls, 0);
+            for len in [0, 1, (1 << SHORTEST) - 1] {
+                let trial = paces.begin(kind, len);
+                assert!(trial.stores == Stores::Cached && trial.begun.is_none());
             }
+            assert_eq!(paces.of(kind, 1 << SHORTEST).calls, 0);
             calls(paces.of(kind, 1 << 20), 5, [1, 2]);
             assert_eq!(paces.of(kind, (1 << 21) - 1).calls, 5);
             assert_eq!((paces.of(kind, 1 << 21).calls, paces.of(kind, usize::MAX).calls), (0, 0));

@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 use fulmen_kernels::{Source, Stores, copy_in_with, reduce_to_both};
 use smallvec::SmallVec;
@@ -89,9 +88,8 @@ impl Windows {
         let pieces = Pieces { base, len, each, cut, shares };
         let end = base + pieces.count();
         let stores = stores_for(request.touched(), request.writers());
-        let pace = progress.paces.of(kind, len);
-        let (onto_stage, measured) = pace.next();
-        let begun = measured.then(Instant::now);
+        let trial = progress.paces.begin(kind, request.longest());
+        let onto_stage = trial.stores;
         // Who gives all runs ahead as far as there is room, and who only takes has nothing to tell of. They wait for none but those with
         // whom they have to do: others may wait for them.
         let needs = |of: usize, by: usize| of != by && !request.needed(of as u32, by as u32).is_empty();
@@ -130,10 +128,7 @@ impl Windows {
         progress.pieces = end;
         // Whoever is done could leave now, and those that still wait for others would take it for lost.
         self.await_counter(ongoing, Counter::Taken, end)?;
-        if let Some(begun) = begun {
-            // What one rank writes faster, others may read slower.
-            pace.took(onto_stage, len, begun.elapsed());
-        }
+        progress.paces.end(&trial);
         self.check_poison(ongoing.sequence)
     }
 
