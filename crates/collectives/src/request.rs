@@ -2,8 +2,7 @@
 
 use std::ops::Range;
 
-use fulmen_kernels::{Source, Stores, ValuesMut, reduce_to_plain};
-use smallvec::SmallVec;
+use fulmen_kernels::{Source, Sources, Stores, ValuesMut, reduce_to_plain};
 
 use crate::buffer::Memory;
 use crate::call::{Call, Kind};
@@ -68,9 +67,6 @@ pub trait Access {
     fn input(&self) -> Input<'_>;
     fn output(&mut self) -> Output<'_>;
 }
-
-/// What the ranks contribute, by rank.
-pub(crate) type Sources<'a> = SmallVec<[Source<'a>; 4]>;
 
 /// One operation on one rank. Lengths have been checked.
 pub(crate) struct Request<'a> {
@@ -198,24 +194,24 @@ impl Request<'_> {
         }
     }
 
-    /// Where this rank's contribution lies in what it contributes from (the input, or the output in place).
-    fn own(&self) -> Range<usize> {
+    /// Where this rank's contribution begins in what it contributes from (the input, or the output in place).
+    fn own(&self) -> usize {
         match (self.call.kind, self.input) {
-            (Kind::AllGather, None) => self.part(self.rank),
-            _ => 0..self.contributed(self.rank),
+            (Kind::AllGather, None) => self.part(self.rank).start,
+            _ => 0,
         }
     }
 
     /// What this rank contributes.
     pub(crate) fn contribution(&self) -> &[u8] {
         let from = self.input.map_or_else(|| self.output.bytes(), Input::bytes);
-        &from[self.own()]
+        &from[self.own()..][..self.contributed(self.rank)]
     }
 
     /// Where this rank's contribution starts in the region of that id, if it lies there.
     pub(crate) fn contribution_at(&self, region: u64) -> Option<u64> {
         let at = self.input.map_or_else(|| self.output.at(region), |input| input.at(region))?;
-        Some(at + self.own().start as u64)
+        Some(at + self.own() as u64)
     }
 
     /// Where the output starts in the region of that id, if it lies there.
@@ -243,9 +239,6 @@ impl Request<'_> {
         let Call { kind, dtype, op, root, .. } = self.call;
         let (rank, size) = (self.rank, self.size);
         let input = self.input.map(Input::bytes);
-        // Each rank begins with its own part, so that not all read from one.
-        let others = (rank..size).chain(0..rank);
-        let mine = self.part(rank);
         match kind {
             Kind::Barrier => {}
             Kind::Reduce | Kind::Gather if rank != root => {}
@@ -253,17 +246,19 @@ impl Request<'_> {
                 let ranks = if kind == Kind::Scan { rank + 1 } else { size };
                 let own = input.map_or(Source::Target, |bytes| Source::Plain(&bytes[piece.clone()]));
                 let sources = sources(rank, ranks, own, |other| part(other, piece.clone()));
-                reduce(reduce_to_plain(op, dtype, &mut self.output.values().part(piece), &sources, stores));
+                reduce(reduce_to_plain(op, dtype, &mut self.output.values().part(piece.clone()), sources, stores));
             }
             Kind::ReduceScatter => {
+                let mine = self.part(rank);
                 let range = clip(&mine, &piece);
                 let own = input.map_or(Source::Target, |bytes| Source::Plain(&bytes[range.clone()]));
                 let to = if input.is_some() { range.start - mine.start..range.end - mine.start } else { range.clone() };
                 let sources = sources(rank, size, own, |other| part(other, range.clone()));
-                reduce(reduce_to_plain(op, dtype, &mut self.output.values().part(to), &sources, stores));
+                reduce(reduce_to_plain(op, dtype, &mut self.output.values().part(to), sources, stores));
             }
             Kind::AllGather | Kind::Gather | Kind::AllToAll => {
-                for other in others {
+                // Each rank begins with its own part, so that not all read from one.
+                for other in (rank..size).chain(0..rank) {
                     let (has, place) = (self.needed(other, rank), self.part(other).start);
                     let range = clip(&has, &piece);
                     let to = place + range.start - has.start..place + range.end - has.start;
@@ -279,6 +274,7 @@ impl Request<'_> {
             Kind::Broadcast if rank == root => {}
             Kind::Broadcast => copy(&mut self.output.values().part(piece.clone()), part(root, piece), stores),
             Kind::Scatter => {
+                let mine = self.part(rank);
                 let range = clip(&mine, &piece);
                 let mut values = self.output.values();
                 let mut to = values.part(range.start - mine.start..range.end - mine.start);
@@ -297,9 +293,9 @@ fn clip(range: &Range<usize>, piece: &Range<usize>) -> Range<usize> {
     at(piece.start)..at(piece.end)
 }
 
-/// One source a rank: `own` for this one.
-pub(crate) fn sources<'a>(rank: u32, size: u32, own: Source<'a>, peer: impl Fn(u32) -> Source<'a>) -> Sources<'a> {
-    (0..size).map(|other| if other == rank { own } else { peer(other) }).collect()
+/// What the ranks contribute, by rank: `own` for this one.
+pub(crate) fn sources<'a>(rank: u32, size: u32, own: Source<'a>, peer: impl Fn(u32) -> Source<'a>) -> impl Sources<'a> {
+    (0..size as usize).map(move |other| if other == rank as usize { own } else { peer(other as u32) })
 }
 
 /// The outcome of a reduction whose operation, type and lengths were checked before.

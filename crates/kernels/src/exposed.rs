@@ -16,27 +16,22 @@ pub fn reduce(op: ReduceOp, dtype: DType, dst: &Exposed, srcs: &[Exposed]) -> Re
     if !bytes.is_multiple_of(dtype.size()) {
         return Err(ReduceError::PartialElement { bytes, dtype });
     }
-    if !dst.region().is_writable() {
+    if !dst.is_writable() {
         return Err(ReduceError::ReadOnly);
     }
-    for (source_index, src) in srcs.iter().enumerate() {
+    let pointers = srcs.iter().enumerate().map(|(source_index, src)| {
         if src.len() != bytes {
             return Err(ReduceError::Length { source_index, source_bytes: src.len(), output_bytes: bytes });
         }
-        let distance = src.addr().abs_diff(dst.addr());
-        if distance != 0 && distance < bytes {
-            return Err(ReduceError::Overlap { source_index });
+        match src.addr().abs_diff(dst.addr()) {
+            distance if (1..bytes).contains(&distance) => Err(ReduceError::Overlap { source_index }),
+            _ => Ok(src.as_ptr().cast_const()),
         }
-    }
-    with_pointers(
-        srcs,
-        |src| src.as_ptr().cast_const(),
-        |pointers| {
-            // SAFETY: all pieces have `bytes` bytes, which their handles keep mapped, the output's in a writable region;
-            // each source starts where the output does or lies apart from it. There are no references to exposed memory.
-            unsafe { reduce_raw(op, dtype, dst.as_ptr(), pointers, bytes / dtype.size()) }
-        },
-    )
+    });
+    // SAFETY: all pieces have `bytes` bytes, which their handles keep mapped, the output's in a writable region; each source starts
+    // where the output does or lies apart from it. There are no references to exposed memory.
+    let run = |pointers: &[_]| unsafe { reduce_raw(op, dtype, dst.as_ptr(), pointers, bytes / dtype.size()) };
+    with_pointers(pointers, run)
 }
 
 /// Copies elements into exposed memory, to byte offset `at`, which needs no alignment.
@@ -55,7 +50,7 @@ pub fn copy_in<T: Element>(from: &[T], to: &Exposed, at: usize) {
 #[track_caller]
 pub fn copy_in_with<T: Element>(from: &[T], to: &Exposed, at: usize, stores: Stores) {
     check(to, at, size_of_val(from));
-    assert!(to.region().is_writable(), "the region is mapped read-only");
+    assert!(to.is_writable(), "the region is mapped read-only");
     // SAFETY: the target lies inside a writable mapping that its handle keeps; a slice never overlaps exposed memory.
     unsafe { stores::copy(from.as_ptr().cast(), to.as_ptr().add(at), size_of_val(from), stores) };
 }

@@ -57,7 +57,7 @@ pub use op::{ReduceOp, UnknownOp, UnknownOpCode, Unsupported};
 pub use partials::{finish, finish_in_place, widen};
 pub use reduce::{ReduceError, reduce_into, reduce_raw, reduce_raw_with};
 pub use stores::Stores;
-pub use views::{Source, ValuesMut, copy_from_bytes, reduce_to_all, reduce_to_both, reduce_to_plain};
+pub use views::{Source, Sources, ValuesMut, copy_from_bytes, reduce_to_all, reduce_to_both, reduce_to_plain};
 
 #[cfg(test)]
 mod reference;

@@ -190,7 +190,7 @@ mod tests {
         for source in &sources[1..] {
             let mut target = ValuesMut::new(&mut partials);
             let sources = [Source::Target, Source::Plain(&wide(source))];
-            reduce_to_plain(combine, partial, &mut target, &sources, Stores::Cached).unwrap();
+            reduce_to_plain(combine, partial, &mut target, sources, Stores::Cached).unwrap();
         }
         let mut result = vec![T::default(); sources[0].len()];
         let mut to = ValuesMut::new(&mut result);

@@ -187,35 +187,32 @@ pub fn reduce_into<T: Element>(op: ReduceOp, dst: &mut [T], srcs: &[&[T]]) -> Re
     }
     let count = dst.len();
     let to = dst.as_mut_ptr().cast();
-    with_pointers(
-        srcs,
-        |src| src.as_ptr().cast(),
-        |pointers| {
-            // SAFETY: all slices have `count` elements, and `dst` is borrowed alone, so it overlaps no source.
-            unsafe { reduce_raw(op, T::DTYPE, to, pointers, count) };
-        },
-    )
+    // SAFETY: all slices have `count` elements, and `dst` is borrowed alone, so it overlaps no source.
+    let run = |pointers: &[_]| unsafe { reduce_raw(op, T::DTYPE, to, pointers, count) };
+    with_pointers(srcs.iter().map(|src| Ok(src.as_ptr().cast())), run)
 }
 
-/// Calls `run` with the sources' addresses, gathered on the stack unless they are very many.
-pub(crate) fn with_pointers<S, P: Copy>(
-    srcs: &[S],
-    pointer: impl Fn(&S) -> P,
+/// Calls `run` with these addresses, gathered on the stack unless they are very many, if all of them are good.
+#[inline]
+pub(crate) fn with_pointers<P: Copy>(
+    addresses: impl ExactSizeIterator<Item = Result<P, ReduceError>>,
     run: impl FnOnce(&[P]),
 ) -> Result<(), ReduceError> {
     const ON_STACK: usize = 256;
-    if srcs.is_empty() {
-        return Err(ReduceError::NoSources);
-    }
-    if srcs.len() > ON_STACK {
-        run(&srcs.iter().map(pointer).collect::<Vec<_>>());
+    if addresses.len() > ON_STACK {
+        run(&addresses.collect::<Result<Vec<_>, _>>()?);
         return Ok(());
     }
     let mut pointers = [MaybeUninit::uninit(); ON_STACK];
-    for (slot, src) in pointers.iter_mut().zip(srcs) {
-        slot.write(pointer(src));
+    let mut count = 0;
+    for (slot, address) in pointers.iter_mut().zip(addresses) {
+        slot.write(address?);
+        count += 1;
     }
-    // SAFETY: the loop has written the first `srcs.len()` slots, and there are at least as many.
-    run(unsafe { std::slice::from_raw_parts(pointers.as_ptr().cast(), srcs.len()) });
+    if count == 0 {
+        return Err(ReduceError::NoSources);
+    }
+    // SAFETY: the loop has written the first `count` slots.
+    run(unsafe { std::slice::from_raw_parts(pointers.as_ptr().cast(), count) });
     Ok(())
 }

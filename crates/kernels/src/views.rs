@@ -114,16 +114,21 @@ pub enum Source<'a> {
     Target,
 }
 
+/// The sources of a reduction, in its order.
+pub trait Sources<'s>: IntoIterator<Item = Source<'s>, IntoIter: ExactSizeIterator> {}
+
+impl<'s, I: IntoIterator<Item = Source<'s>, IntoIter: ExactSizeIterator>> Sources<'s> for I {}
+
 /// `target[i] = sources[0][i] op sources[1][i] op …` into plain memory; see the crate's bit rules.
 ///
 /// # Panics
 /// If the elements of `target` are `bool` and `dtype` is not.
 #[track_caller]
-pub fn reduce_to_plain(
+pub fn reduce_to_plain<'s>(
     op: ReduceOp,
     dtype: DType,
     target: &mut ValuesMut<'_>,
-    sources: &[Source<'_>],
+    sources: impl Sources<'s>,
     stores: Stores,
 ) -> Result<(), ReduceError> {
     assert!(!target.bools || dtype == DType::Bool, "memory of bools takes no {dtype}");
@@ -140,17 +145,17 @@ pub fn reduce_to_plain(
 /// # Panics
 /// As [`reduce_to_plain`], and if the exposed target does not lie inside its memory.
 #[track_caller]
-pub fn reduce_to_both(
+pub fn reduce_to_both<'s>(
     op: ReduceOp,
     dtype: DType,
     (plain, plain_stores): (&mut ValuesMut<'_>, Stores),
     (exposed, at, exposed_stores): (&Exposed, usize, Stores),
-    sources: &[Source<'_>],
+    sources: impl Sources<'s>,
 ) -> Result<(), ReduceError> {
     assert!(!plain.bools || dtype == DType::Bool, "memory of bools takes no {dtype}");
     let bytes = plain.len;
     check(exposed, at, bytes);
-    if !exposed.region().is_writable() {
+    if !exposed.is_writable() {
         return Err(ReduceError::ReadOnly);
     }
     let (one, other) = (plain.start, exposed.as_ptr().wrapping_add(at));
@@ -178,19 +183,19 @@ pub fn reduce_to_both(
 /// # Panics
 /// If a target does not lie inside its memory, or there is none.
 #[track_caller]
-pub fn reduce_to_all(
+pub fn reduce_to_all<'s>(
     op: ReduceOp,
     dtype: DType,
     targets: &[(&Exposed, usize)],
     bytes: usize,
-    sources: &[Source<'_>],
+    sources: impl Sources<'s>,
     stores: Stores,
 ) -> Result<(), ReduceError> {
     assert!(!targets.is_empty(), "a reduction needs at least one target");
     let start = |(target, at): &(&Exposed, usize)| target.as_ptr().wrapping_add(*at);
     for (target, at) in targets {
         check(target, *at, bytes);
-        if !target.region().is_writable() {
+        if !target.is_writable() {
             return Err(ReduceError::ReadOnly);
         }
     }
@@ -205,7 +210,7 @@ pub fn reduce_to_all(
         if targets.iter().any(overlaps) { Err(ReduceError::Overlap { source_index }) } else { Ok(()) }
     };
     let mut outcome = Ok(());
-    with_pointers(targets, start, |to| {
+    with_pointers(targets.iter().map(|target| Ok(start(target))), |to| {
         // SAFETY: the targets lie inside writable mappings that their handles keep, have no references, and are apart from one
         // another; `apart` sees to it that each source is the same memory as a target or apart from it.
         outcome = unsafe { reduce_to(op, dtype, (to, stores.past(to.len())), to[0], bytes, sources, apart) };
@@ -217,42 +222,38 @@ pub fn reduce_to_all(
 /// Each of `to`, of which there is one at least, may be written for `bytes` bytes of `dtype` and overlaps no other one, no plain
 /// source, and no exposed source that `apart` lets pass, except for being the same. `past` of them at most are written past the caches, from the
 /// last one on. `target`, which [`Source::Target`] stands for, is one of them.
-unsafe fn reduce_to(
+unsafe fn reduce_to<'s>(
     op: ReduceOp,
     dtype: DType,
     (to, past): (&[*mut u8], usize),
     target: *const u8,
     bytes: usize,
-    sources: &[Source<'_>],
+    sources: impl Sources<'s>,
     apart: impl Fn(usize, *const u8) -> Result<(), ReduceError>,
 ) -> Result<(), ReduceError> {
     op.supports(dtype)?;
     if !bytes.is_multiple_of(dtype.size()) {
         return Err(ReduceError::PartialElement { bytes, dtype });
     }
-    for (source_index, source) in sources.iter().enumerate() {
+    let pointers = sources.into_iter().enumerate().map(|(source_index, source)| {
         let length = |source_bytes| ReduceError::Length { source_index, source_bytes, output_bytes: bytes };
         match source {
-            Source::Plain(source) if source.len() != bytes => return Err(length(source.len())),
-            Source::Exposed(source, at) => {
-                if at.checked_add(bytes).is_none_or(|end| end > source.len()) {
-                    return Err(length(source.len().saturating_sub(*at)));
-                }
-                apart(source_index, source.as_ptr().wrapping_add(*at))?;
+            Source::Plain(source) if source.len() != bytes => Err(length(source.len())),
+            Source::Plain(source) => Ok(source.as_ptr()),
+            Source::Exposed(source, at) if at.checked_add(bytes).is_none_or(|end| end > source.len()) => {
+                Err(length(source.len().saturating_sub(at)))
             }
-            _ => {}
+            Source::Exposed(source, at) => {
+                let from = source.as_ptr().wrapping_add(at).cast_const();
+                apart(source_index, from).map(|()| from)
+            }
+            Source::Target => Ok(target),
         }
-    }
-    with_pointers(
-        sources,
-        |source| match source {
-            Source::Plain(source) => source.as_ptr(),
-            Source::Exposed(source, at) => source.as_ptr().wrapping_add(*at).cast_const(),
-            Source::Target => target,
-        },
-        // SAFETY: all sources have `bytes` bytes, as just checked; the rest is the caller's promise.
-        |pointers| unsafe { reduce_at(Choice::best(), op, dtype, to, past, pointers, bytes / dtype.size()) },
-    )
+    });
+    // SAFETY: all sources have `bytes` bytes, as just checked; the rest is the caller's promise.
+    let run =
+        |pointers: &[_]| unsafe { reduce_at(Choice::best(), op, dtype, to, past, pointers, bytes / dtype.size()) };
+    with_pointers(pointers, run)
 }
 
 /// The elements that `bytes` hold, one after the other, into `elements`.
@@ -282,11 +283,11 @@ mod tests {
         for stores in [Stores::Cached, Stores::Streaming] {
             let mut plain = c;
             let sources = [Source::Plain(as_bytes(&a)), Source::Exposed(&exposed, 5), Source::Target];
-            reduce_to_plain(ReduceOp::Sum, DType::F32, &mut ValuesMut::new(&mut plain), &sources, stores).unwrap();
+            reduce_to_plain(ReduceOp::Sum, DType::F32, &mut ValuesMut::new(&mut plain), sources, stores).unwrap();
             assert_eq!(plain, [8.5, 29.0]);
             let target = memory(64);
             target.write(3, as_bytes(&c));
-            reduce_to_all(ReduceOp::Sum, DType::F32, &[(&target, 3)], 8, &sources, stores).unwrap();
+            reduce_to_all(ReduceOp::Sum, DType::F32, &[(&target, 3)], 8, sources, stores).unwrap();
             let mut sums = [0f32; 2];
             ValuesMut::new(&mut sums).copy_out(&target, 3, stores);
             assert_eq!(sums, [8.5, 29.0]);
@@ -306,7 +307,7 @@ mod tests {
             targets[0].write(ats[0], as_bytes(&b));
             let all: Vec<_> = targets.iter().zip(ats).collect();
             let sources = [Source::Plain(as_bytes(&a)), Source::Target];
-            reduce_to_all(ReduceOp::Sum, DType::F32, &all, 800, &sources, stores).unwrap();
+            reduce_to_all(ReduceOp::Sum, DType::F32, &all, 800, sources, stores).unwrap();
             for (target, at) in all {
                 let mut sums = [0f32; 200];
                 ValuesMut::new(&mut sums).copy_out(target, at, Stores::Cached);
@@ -335,7 +336,7 @@ mod tests {
             {
                 let mut values = ValuesMut::new(&mut plain[to.clone()]);
                 let sources = [Source::Plain(as_bytes(&a)), Source::Target];
-                reduce_to_both(ReduceOp::Sum, DType::F32, (&mut values, one), (&exposed, at, other), &sources).unwrap();
+                reduce_to_both(ReduceOp::Sum, DType::F32, (&mut values, one), (&exposed, at, other), sources).unwrap();
             }
             assert!(plain.iter().enumerate().all(|(i, value)| *value == if to.contains(&i) { 4.0 } else { b[0] }));
             let mut all = vec![0; 1024];
@@ -351,7 +352,7 @@ mod tests {
         let mut plain = [0u8; 8];
         let mut reduce = |at, sources: &[Source]| {
             let plain = (&mut ValuesMut::new(&mut plain), Stores::Cached);
-            reduce_to_both(ReduceOp::Sum, DType::U8, plain, (&exposed, at, Stores::Cached), sources)
+            reduce_to_both(ReduceOp::Sum, DType::U8, plain, (&exposed, at, Stores::Cached), sources.iter().copied())
         };
         assert_eq!(reduce(8, &[Source::Exposed(&exposed, 9)]), Err(ReduceError::Overlap { source_index: 0 }));
         assert_eq!(reduce(8, &[Source::Plain(&[1; 8]), Source::Exposed(&exposed, 8)]), Ok(()));
@@ -365,7 +366,7 @@ mod tests {
         let plain = (&mut ValuesMut::new(&mut plain), Stores::Cached);
         let end = exposed.len() - 7;
         let _ =
-            reduce_to_both(ReduceOp::Sum, DType::U8, plain, (&exposed, end, Stores::Cached), &[Source::Plain(&[1; 8])]);
+            reduce_to_both(ReduceOp::Sum, DType::U8, plain, (&exposed, end, Stores::Cached), [Source::Plain(&[1; 8])]);
     }
 
     #[test]
@@ -373,7 +374,7 @@ mod tests {
         let target = memory(64);
         let reduce = |ats: [usize; 2]| {
             let targets = ats.map(|at| (&target, at));
-            reduce_to_all(ReduceOp::Sum, DType::U8, &targets, 8, &[Source::Plain(&[1; 8])], Stores::Cached)
+            reduce_to_all(ReduceOp::Sum, DType::U8, &targets, 8, [Source::Plain(&[1; 8])], Stores::Cached)
         };
         assert_eq!((reduce([0, 7]), reduce([9, 9])), (Err(ReduceError::Outputs), Err(ReduceError::Outputs)));
         assert_eq!(reduce([16, 8]), Ok(()));
@@ -384,7 +385,13 @@ mod tests {
         let exposed = memory(64);
         let mut plain = [0u8; 8];
         let mut reduce = |sources: &[Source]| {
-            reduce_to_plain(ReduceOp::Sum, DType::U8, &mut ValuesMut::new(&mut plain), sources, Stores::Cached)
+            reduce_to_plain(
+                ReduceOp::Sum,
+                DType::U8,
+                &mut ValuesMut::new(&mut plain),
+                sources.iter().copied(),
+                Stores::Cached,
+            )
         };
         let length = |source_bytes| Err(ReduceError::Length { source_index: 0, source_bytes, output_bytes: 8 });
         assert_eq!(reduce(&[Source::Plain(&[0; 7])]), length(7));
@@ -394,7 +401,7 @@ mod tests {
         assert_eq!(reduce(&[]), Err(ReduceError::NoSources));
         let within = |at| {
             let sources = [Source::Exposed(&exposed, at)];
-            reduce_to_all(ReduceOp::Sum, DType::U8, &[(&exposed, 8)], 8, &sources, Stores::Cached)
+            reduce_to_all(ReduceOp::Sum, DType::U8, &[(&exposed, 8)], 8, sources, Stores::Cached)
         };
         assert_eq!(within(9), Err(ReduceError::Overlap { source_index: 0 }));
         assert_eq!(within(1), Err(ReduceError::Overlap { source_index: 0 }));
@@ -425,7 +432,7 @@ mod tests {
             ReduceOp::Sum,
             DType::U8,
             &mut ValuesMut::new(&mut bools),
-            &[Source::Plain(&[2, 2])],
+            [Source::Plain(&[2, 2])],
             Stores::Cached,
         );
     }

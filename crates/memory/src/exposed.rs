@@ -16,9 +16,16 @@ use crate::{Block, Region, copies_past_caches, copy, copy_past};
 #[derive(Clone)]
 pub struct Exposed {
     hold: Arc<Hold>,
-    offset: usize,
+    // What `hold` could tell, by one look instead of four: words in it are polled.
+    start: *mut u8,
     len: usize,
+    writable: bool,
 }
+
+// SAFETY: the address is that of memory which `hold` keeps, and all access to it is by raw copies and atomics.
+unsafe impl Send for Exposed {}
+// SAFETY: as above.
+unsafe impl Sync for Exposed {}
 
 /// What keeps the bytes from being anything else.
 enum Hold {
@@ -39,12 +46,17 @@ impl Hold {
 impl Exposed {
     pub(crate) fn whole(region: Region) -> Exposed {
         let len = region.len();
-        Exposed { hold: Arc::new(Hold::Region(region)), offset: 0, len }
+        Exposed::of(Hold::Region(region), 0, len)
     }
 
     pub(crate) fn from_block(block: Block) -> Exposed {
         let (offset, len) = (block.offset(), block.len());
-        Exposed { hold: Arc::new(Hold::Block(block)), offset, len }
+        Exposed::of(Hold::Block(block), offset, len)
+    }
+
+    fn of(hold: Hold, offset: usize, len: usize) -> Exposed {
+        let (start, writable) = (hold.region().as_ptr().wrapping_add(offset), hold.region().is_writable());
+        Exposed { hold: Arc::new(hold), start, len, writable }
     }
 
     /// Its length in bytes.
@@ -64,7 +76,7 @@ impl Exposed {
     #[inline]
     #[must_use]
     pub fn addr(&self) -> usize {
-        self.region().addr() + self.offset
+        self.start.addr()
     }
 
     /// The region in which it lies.
@@ -77,7 +89,14 @@ impl Exposed {
     /// Where it starts in its region, in bytes.
     #[must_use]
     pub fn offset(&self) -> usize {
-        self.offset
+        self.start.addr() - self.region().addr()
+    }
+
+    /// Whether it may be written: not if its region is mapped read-only.
+    #[inline]
+    #[must_use]
+    pub fn is_writable(&self) -> bool {
+        self.writable
     }
 
     /// Its first byte, for kernels and devices. Whoever dereferences it answers for the bounds and for races, and
@@ -85,7 +104,7 @@ impl Exposed {
     #[inline]
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
-        self.region().as_ptr().wrapping_add(self.offset)
+        self.start
     }
 
     /// A part of it, by another handle to the same bytes.
@@ -96,7 +115,8 @@ impl Exposed {
     #[track_caller]
     pub fn slice(&self, range: Range<usize>) -> Exposed {
         self.check(range.start, range.end.checked_sub(range.start).expect("a range starts before its end"));
-        Exposed { hold: self.hold.clone(), offset: self.offset + range.start, len: range.end - range.start }
+        let (start, len) = (self.start.wrapping_add(range.start), range.end - range.start);
+        Exposed { hold: self.hold.clone(), start, len, writable: self.writable }
     }
 
     /// Copies bytes out, from offset `at`.
@@ -230,7 +250,7 @@ impl Exposed {
     pub fn words(&self) -> &[AtomicU64] {
         let start = self.as_ptr();
         assert!(start.addr().is_multiple_of(8), "words cannot lie at address {:#x}", start.addr());
-        assert!(self.region().is_writable(), "the region is mapped read-only");
+        assert!(self.writable, "the region is mapped read-only");
         // SAFETY: inside a writable mapping that lives as long as `self`, aligned, and reached by no reference but
         // atomics. Every bit pattern is a valid value.
         unsafe { std::slice::from_raw_parts(start.cast::<AtomicU64>().cast_const(), self.len / 8) }
@@ -243,14 +263,13 @@ impl Exposed {
     /// # Errors
     /// The handle itself, if others exist or the memory is no block's.
     pub fn into_block(self) -> Result<Block, Exposed> {
-        let Exposed { hold, offset, len } = self;
-        if let Hold::Region(_) = *hold {
-            return Err(Exposed { hold, offset, len });
+        if let Hold::Region(_) = *self.hold {
+            return Err(self);
         }
-        match Arc::try_unwrap(hold) {
+        match Arc::try_unwrap(self.hold) {
             Ok(Hold::Block(block)) => Ok(block),
             Ok(Hold::Region(_)) => unreachable!("looked at above"),
-            Err(hold) => Err(Exposed { hold, offset, len }),
+            Err(hold) => Err(Exposed { hold, ..self }),
         }
     }
 
@@ -263,7 +282,7 @@ impl Exposed {
     #[track_caller]
     fn check_write(&self, at: usize, len: usize) {
         self.check(at, len);
-        assert!(self.region().is_writable(), "the region is mapped read-only");
+        assert!(self.writable, "the region is mapped read-only");
     }
 
     #[track_caller]
@@ -278,7 +297,7 @@ impl fmt::Debug for Exposed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Exposed")
             .field("region", &self.region().id())
-            .field("offset", &self.offset)
+            .field("offset", &self.offset())
             .field("len", &self.len)
             .finish()
     }

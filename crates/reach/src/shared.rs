@@ -26,7 +26,7 @@ impl Shared {
     pub(crate) fn new(memory: Exposed, align: usize) -> Shared {
         let addr = memory.addr();
         assert!(addr.is_multiple_of(align), "shared words at {addr:#x} are not aligned to {align} bytes");
-        assert!(memory.region().is_writable(), "shared words cannot live in a region that is mapped read-only");
+        assert!(memory.is_writable(), "shared words cannot live in a region that is mapped read-only");
         Shared { base: memory.as_ptr(), memory }
     }
 

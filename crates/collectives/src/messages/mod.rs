@@ -290,7 +290,7 @@ impl Messages {
         self.incoming.read(at, &mut header);
         let word = |at: usize| u64::from_le_bytes(header[at * 8..at * 8 + 8].try_into().expect("eight bytes"));
         let theirs = [word(1), word(2)];
-        if came == expected && word(0) == ongoing.sequence && request.call.matches(theirs).is_some() {
+        if came == expected && word(0) == ongoing.sequence && Call::is_same(request.call.encode(0), theirs) {
             return Ok(());
         }
         Err(CollectiveError::Mismatch {

@@ -233,7 +233,7 @@ impl Work {
             };
             let (op, dtype) = self.partial;
             let combine = |mut target: ValuesMut<'_>| {
-                reduce(reduce_to_plain(op, dtype, &mut target, &sources, Stores::Cached));
+                reduce(reduce_to_plain(op, dtype, &mut target, sources, Stores::Cached));
             };
             match self.apart {
                 true => combine(ValuesMut::new(&mut lane.partials[bytes(&receive.range, dtype)])),

@@ -60,21 +60,29 @@ impl Windows {
         places: &Places,
         len: impl Fn(u32) -> usize,
     ) -> Result<SmallVec<[(&Exposed, usize); 4]>, CollectiveError> {
-        let mut checked = SmallVec::new();
-        for (rank, pool) in self.pools.iter().enumerate() {
-            let Some(pool) = pool else {
-                checked.push((self.window.local(), 0));
-                continue;
-            };
-            let (at, len) = (places[rank].unwrap_or(0), len(rank as u32));
-            if at.checked_add(len).is_none_or(|end| end > pool.len()) {
-                let (rank, offset) = (self.team.in_fabric(rank), at as u64);
-                let (len, region) = (len as u64, pool.len() as u64);
-                return Err(FabricError::OutOfBounds { op: operation, rank, offset, len, region }.into());
-            }
-            checked.push((pool, at));
+        let place = |(rank, place): (usize, &Option<usize>)| match rank == self.rank {
+            true => Ok((self.window.local(), 0)),
+            false => self.in_pool(operation, rank, place.unwrap_or(0), len(rank as u32)),
+        };
+        places.iter().enumerate().map(place).collect()
+    }
+
+    /// So many bytes of a peer's pool, if they lie there.
+    #[inline]
+    pub(super) fn in_pool(
+        &self,
+        operation: OpName,
+        peer: usize,
+        at: usize,
+        len: usize,
+    ) -> Result<(&Exposed, usize), CollectiveError> {
+        let pool = self.pools[peer].as_ref().expect("a peer has a pool");
+        if at.checked_add(len).is_none_or(|end| end > pool.len()) {
+            let (rank, offset) = (self.team.in_fabric(peer), at as u64);
+            let (len, region) = (len as u64, pool.len() as u64);
+            return Err(FabricError::OutOfBounds { op: operation, rank, offset, len, region }.into());
         }
-        Ok(checked)
+        Ok((pool, at))
     }
 
     /// An all-reduce, or a reduce, of so much that each rank had better reduce its share for all.
@@ -159,7 +167,7 @@ impl Windows {
             Source::Exposed(pool, from + start)
         });
         // One pass: what was read is in registers, from which it goes to all.
-        reduce(reduce_to_all(call.op, call.dtype, &targets, end - start, &sources, stores));
+        reduce(reduce_to_all(call.op, call.dtype, &targets, end - start, sources, stores));
         Ok(())
     }
 

@@ -87,8 +87,33 @@ struct Agreed {
 
 type Places = SmallVec<[Option<usize>; 4]>;
 
-const INPUT_SHARED: u8 = 1;
-const OUTPUT_SHARED: u8 = 2;
+/// What a rank may have in its pool, and say where.
+#[derive(Clone, Copy)]
+enum Place {
+    Input,
+    Output,
+}
+
+impl Place {
+    /// In the call's flags, that it is there.
+    const fn flag(self) -> u8 {
+        1 << self as u8
+    }
+
+    /// Which word of the announcement says where.
+    const fn word(self) -> usize {
+        match self {
+            Place::Input => layout::INPUT_AT,
+            Place::Output => layout::OUTPUT_AT,
+        }
+    }
+}
+
+/// The call in an announcement.
+#[inline]
+fn announced(line: &[AtomicU64]) -> [u64; 2] {
+    [line[layout::CALL].load(Ordering::Relaxed), line[layout::CALL + 1].load(Ordering::Relaxed)]
+}
 
 impl Windows {
     /// Bytes of a rank's part of the window.
@@ -139,8 +164,8 @@ impl Windows {
             self.inline(request, ongoing, longest)
         } else if longest < in_slots {
             match longest < copied {
-                true => self.in_slots::<false>(request, ongoing, progress),
-                false => self.in_slots::<true>(request, ongoing, progress),
+                true => self.in_slots::<false>(request, ongoing, progress, longest),
+                false => self.in_slots::<true>(request, ongoing, progress, longest),
             }
         } else if reduces && longest >= layout::REDUCE_SHARES {
             self.reduce(request, ongoing, progress)
@@ -187,7 +212,7 @@ impl Windows {
             word.store(u64::from_ne_bytes(bytes.try_into().expect("eight bytes")), Ordering::Relaxed);
         }
         self.announce(line, request.call.encode(0), ongoing);
-        self.agree(&request.call, [None; 2], ongoing)?;
+        self.agree(&request.call, ongoing)?;
         self.complete_inline(request, ongoing.sequence, longest);
         self.settle(ongoing);
         self.check_poison(ongoing.sequence)
@@ -227,15 +252,22 @@ impl Windows {
     ) -> Result<Agreed, CollectiveError> {
         let line = &self.window.local().words()[layout::announcement(ongoing.sequence)..];
         let mut flags = 0;
-        for (place, word, flag) in [(input, layout::INPUT_AT, INPUT_SHARED), (output, layout::OUTPUT_AT, OUTPUT_SHARED)]
-        {
-            if let Some(at) = place {
-                line[word].store(at, Ordering::Relaxed);
-                flags |= flag;
+        for (at, what) in [(input, Place::Input), (output, Place::Output)] {
+            if let Some(at) = at {
+                line[what.word()].store(at, Ordering::Relaxed);
+                flags |= what.flag();
             }
         }
         self.announce(line, call.encode(flags), ongoing);
-        let agreed = self.agree(call, [input, output], ongoing)?;
+        self.agree(call, ongoing)?;
+        let places = |own: Option<u64>, what| {
+            // Peers are reading its own line.
+            let place = |rank| {
+                if rank == self.rank { own.map(|at| at as usize) } else { self.place(ongoing.sequence, rank, what) }
+            };
+            (0..self.size).map(place).collect()
+        };
+        let agreed = Agreed { inputs: places(input, Place::Input), outputs: places(output, Place::Output) };
         // A rank that came last found all announced: the others may be parked, and this one has long work to do.
         self.settle(ongoing);
         #[cfg(test)]
@@ -252,26 +284,15 @@ impl Windows {
     }
 
     /// Waits for all announcements and compares them with this rank's own.
-    fn agree(
-        &self,
-        call: &Call,
-        [input, output]: [Option<u64>; 2],
-        ongoing: &mut Ongoing<'_>,
-    ) -> Result<Agreed, CollectiveError> {
+    #[inline]
+    fn agree(&self, call: &Call, ongoing: &mut Ongoing<'_>) -> Result<(), CollectiveError> {
         let sequence = ongoing.sequence;
         let line = layout::announcement(sequence);
         self.await_peers(ongoing, |words| words[line].load(Ordering::Acquire) == sequence)?;
-        let mut agreed = Agreed { inputs: Places::new(), outputs: Places::new() };
-        for rank in 0..self.size {
-            if rank == self.rank {
-                // Peers are reading its own line.
-                agreed.inputs.push(input.map(|at| at as usize));
-                agreed.outputs.push(output.map(|at| at as usize));
-                continue;
-            }
-            let words = &self.words(rank)[line..];
-            let theirs = [words[layout::CALL].load(Ordering::Relaxed), words[layout::CALL + 1].load(Ordering::Relaxed)];
-            let Some(flags) = call.matches(theirs) else {
+        let mine = call.encode(0);
+        for rank in self.peers() {
+            let theirs = announced(&self.words(rank)[line..]);
+            if !Call::is_same(mine, theirs) {
                 return Err(CollectiveError::Mismatch {
                     operation: call.kind.name(),
                     sequence,
@@ -279,15 +300,17 @@ impl Windows {
                     theirs: Call::describe(theirs),
                     rank: rank as u32,
                 });
-            };
-            for (places, word, flag) in [
-                (&mut agreed.inputs, layout::INPUT_AT, INPUT_SHARED),
-                (&mut agreed.outputs, layout::OUTPUT_AT, OUTPUT_SHARED),
-            ] {
-                places.push((flags & flag != 0).then(|| words[word].load(Ordering::Relaxed) as usize));
             }
         }
-        Ok(agreed)
+        Ok(())
+    }
+
+    /// Where a peer says, in its announcement, that its contribution lies in its pool, or its output, if it lies there.
+    #[inline]
+    fn place(&self, sequence: u64, peer: usize, what: Place) -> Option<usize> {
+        let words = &self.words(peer)[layout::announcement(sequence)..];
+        let lies_there = Call::flags(announced(words)) & what.flag() != 0;
+        lies_there.then(|| words[what.word()].load(Ordering::Relaxed) as usize)
     }
 
     /// Runs a call of which each rank reads what is in its peers' slots; or, `in_place`, in their buffers, if these stay as they are
@@ -297,33 +320,38 @@ impl Windows {
         request: &mut Request<'_>,
         ongoing: &mut Ongoing<'_>,
         progress: &mut Progress,
+        longest: usize,
     ) -> Result<(), CollectiveError> {
         let (local, slot) = (self.window.local(), layout::slot(ongoing.sequence));
         let line = &local.words()[layout::announcement(ongoing.sequence)..];
-        let trial = progress.paces.begin(request.call.kind, request.longest());
+        let trial = progress.paces.begin(request.call.kind, longest);
         let stays = request.input.is_some() || request.call.kind == Kind::Broadcast;
         let place = if IN_PLACE && stays { request.contribution_at(self.pool) } else { None };
         match place {
-            Some(at) => line[layout::INPUT_AT].store(at, Ordering::Relaxed),
+            Some(at) => line[Place::Input.word()].store(at, Ordering::Relaxed),
             None => copy_in_with(request.contribution(), local, slot, trial.stores),
         }
-        self.announce(line, request.call.encode(if place.is_some() { INPUT_SHARED } else { 0 }), ongoing);
-        let places = self.agree(&request.call, [place, None], ongoing)?.inputs;
-        let in_place = IN_PLACE && places.iter().any(Option::is_some);
+        let mut in_place = place.is_some();
+        self.announce(line, request.call.encode(if in_place { Place::Input.flag() } else { 0 }), ongoing);
+        self.agree(&request.call, ongoing)?;
         let span = 0..request.span();
-        if in_place {
-            let checked = self.places(ongoing.operation, &places, |rank| request.contributed(rank))?;
+        if IN_PLACE {
+            let mut parts: SmallVec<[(&Exposed, usize); 4]> = SmallVec::new();
+            for rank in 0..self.size {
+                let place = if rank == self.rank { None } else { self.place(ongoing.sequence, rank, Place::Input) };
+                in_place |= place.is_some();
+                parts.push(match place {
+                    Some(at) => self.in_pool(ongoing.operation, rank, at, request.contributed(rank as u32))?,
+                    None => (self.window.peer(rank as u32), slot),
+                });
+            }
             request.complete(span, Stores::Cached, |peer, range| {
-                let (memory, at) = match places[peer as usize] {
-                    Some(_) => checked[peer as usize],
-                    None => (self.window.peer(peer), slot),
-                };
+                let (memory, at) = parts[peer as usize];
                 Source::Exposed(memory, at + range.start)
             });
         } else {
-            request.complete(span, Stores::Cached, |peer, range| {
-                Source::Exposed(self.window.peer(peer), slot + range.start)
-            });
+            let part = |peer, range: Range<usize>| Source::Exposed(self.window.peer(peer), slot + range.start);
+            request.complete(span, Stores::Cached, part);
         }
         progress.paces.end(&trial);
         if in_place {

@@ -220,7 +220,7 @@ impl Windows {
         let (memory, at) = stage(self.rank as u32);
         let mut output = request.output.values();
         let mut output = output.part(of);
-        reduce(reduce_to_both(call.op, call.dtype, (&mut output, stores), (memory, at, onto_stage), &sources));
+        reduce(reduce_to_both(call.op, call.dtype, (&mut output, stores), (memory, at, onto_stage), sources));
     }
 
     /// Copies the other ranks' shares of a piece from where they were reduced.

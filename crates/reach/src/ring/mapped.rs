@@ -16,7 +16,7 @@ pub(super) struct Mapped {
 impl Mapped {
     pub(super) fn new(memory: Exposed, layout: Layout) -> Result<Mapped, RingError> {
         let fits = memory.len() == layout.size() && memory.addr().is_multiple_of(LINE);
-        if !fits || !memory.region().is_writable() {
+        if !fits || !memory.is_writable() {
             return Err(RingError::Misfit { addr: memory.addr(), len: memory.len(), size: layout.size() });
         }
         Ok(Mapped { shared: Shared::new(memory, LINE), mask: layout.slots as u64 - 1 })
