@@ -52,14 +52,14 @@ pub(super) const fn announcement(sequence: u64) -> usize {
 }
 
 /// Words of an announcement, which is one line: sequence, call (2), and inline data (5) or where the data lies (2).
+pub(super) const LINE_WORDS: usize = 8;
 pub(super) const CALL: usize = 1;
-pub(super) const INLINE: usize = 3;
-pub(super) const INLINE_WORDS: usize = 5;
+const INLINE: usize = 3;
 pub(super) const INPUT_AT: usize = INLINE;
 pub(super) const OUTPUT_AT: usize = INLINE + 1;
 
 /// The longest contribution that travels in the announcement, in bytes.
-pub(super) const INLINE_MAX: usize = INLINE_WORDS * 8;
+const INLINE_MAX: usize = (LINE_WORDS - INLINE) * 8;
 
 const SLOTS: usize = 4096;
 
@@ -80,9 +80,12 @@ pub(super) const STAGED: usize = 10 << 10;
 /// all (1.35 with the processors far apart), 16 KiB 1.0 (0.95).
 pub(super) const REDUCE_SHARES: usize = 12 << 10;
 
-/// The slot of a call.
-pub(super) const fn slot(sequence: u64) -> usize {
-    SLOTS + (sequence % TURNS) as usize * SLOT
+/// Where a rank puts what it contributes to a call to which none contributes more than `longest` bytes: into its announcement, or a slot.
+pub(super) const fn slot(sequence: u64, longest: usize) -> usize {
+    match longest <= INLINE_MAX {
+        true => (announcement(sequence) + INLINE) * 8,
+        false => SLOTS + (sequence % TURNS) as usize * SLOT,
+    }
 }
 
 const STAGE: usize = SLOTS + TURNS as usize * SLOT;

@@ -109,9 +109,12 @@ impl Place {
     }
 }
 
+/// The line in which a rank announces a call.
+type Line = [AtomicU64; layout::LINE_WORDS];
+
 /// The call in an announcement.
 #[inline]
-fn announced(line: &[AtomicU64]) -> [u64; 2] {
+fn announced(line: &Line) -> [u64; 2] {
     [line[layout::CALL].load(Ordering::Relaxed), line[layout::CALL + 1].load(Ordering::Relaxed)]
 }
 
@@ -160,13 +163,10 @@ impl Windows {
         // Where ranks share processors, one more meeting costs more than anything else.
         let (copied, in_slots) =
             if self.busy { (layout::READ_IN_PLACE, layout::STAGED) } else { (layout::SLOT + 1, layout::SLOT + 1) };
-        if longest <= layout::INLINE_MAX {
-            self.inline(request, ongoing, longest)
+        if longest < copied {
+            self.in_slots::<false>(request, ongoing, progress, longest)
         } else if longest < in_slots {
-            match longest < copied {
-                true => self.in_slots::<false>(request, ongoing, progress, longest),
-                false => self.in_slots::<true>(request, ongoing, progress, longest),
-            }
+            self.in_slots::<true>(request, ongoing, progress, longest)
         } else if reduces && longest >= layout::REDUCE_SHARES {
             self.reduce(request, ongoing, progress)
         } else {
@@ -184,6 +184,13 @@ impl Windows {
         self.window.peer(rank as u32).words()
     }
 
+    /// Where a rank announces a call.
+    #[inline]
+    fn line(&self, rank: usize, sequence: u64) -> &Line {
+        let words = &self.words(rank)[layout::announcement(sequence)..];
+        words.first_chunk().expect("announcements lie in front of the stage")
+    }
+
     fn peers(&self) -> impl Iterator<Item = usize> + use<> {
         let rank = self.rank;
         (0..self.size).filter(move |peer| *peer != rank)
@@ -194,48 +201,6 @@ impl Windows {
         let share = len.div_ceil(self.size).next_multiple_of(64);
         let start = (share * rank).min(len);
         start..(start + share).min(len)
-    }
-
-    /// Runs a call whose contributions are in the announcements.
-    fn inline(
-        &self,
-        request: &mut Request<'_>,
-        ongoing: &mut Ongoing<'_>,
-        longest: usize,
-    ) -> Result<(), CollectiveError> {
-        let line = &self.window.local().words()[layout::announcement(ongoing.sequence)..];
-        let data = request.contribution();
-        let mut words = [0; layout::INLINE_MAX];
-        words[..data.len()].copy_from_slice(data);
-        let used = data.len().div_ceil(8);
-        for (word, bytes) in line[layout::INLINE..].iter().zip(words.chunks_exact(8)).take(used) {
-            word.store(u64::from_ne_bytes(bytes.try_into().expect("eight bytes")), Ordering::Relaxed);
-        }
-        self.announce(line, request.call.encode(0), ongoing);
-        self.agree(&request.call, ongoing)?;
-        self.complete_inline(request, ongoing.sequence, longest);
-        self.settle(ongoing);
-        self.check_poison(ongoing.sequence)
-    }
-
-    /// Computes the output from the announcements.
-    fn complete_inline(&self, request: &mut Request<'_>, sequence: u64, longest: usize) {
-        let line = layout::announcement(sequence) + layout::INLINE;
-        let mut data: SmallVec<[[u8; layout::INLINE_MAX]; 4]> = SmallVec::new();
-        for rank in 0..self.size {
-            let mut bytes = [0; layout::INLINE_MAX];
-            if rank == self.rank {
-                // It has its own from the caller.
-                data.push(bytes);
-                continue;
-            }
-            let words = &self.words(rank)[line..line + longest.div_ceil(8)];
-            for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
-                to.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
-            }
-            data.push(bytes);
-        }
-        request.complete(0..request.span(), Stores::Cached, |peer, range| Source::Plain(&data[peer as usize][range]));
     }
 
     /// Where this rank's contribution and its output lie in its pool.
@@ -250,7 +215,7 @@ impl Windows {
         [input, output]: [Option<u64>; 2],
         ongoing: &mut Ongoing<'_>,
     ) -> Result<Agreed, CollectiveError> {
-        let line = &self.window.local().words()[layout::announcement(ongoing.sequence)..];
+        let line = self.line(self.rank, ongoing.sequence);
         let mut flags = 0;
         for (at, what) in [(input, Place::Input), (output, Place::Output)] {
             if let Some(at) = at {
@@ -276,7 +241,7 @@ impl Windows {
     }
 
     #[inline]
-    fn announce(&self, line: &[AtomicU64], call: [u64; 2], ongoing: &mut Ongoing<'_>) {
+    fn announce(&self, line: &Line, call: [u64; 2], ongoing: &mut Ongoing<'_>) {
         line[layout::CALL].store(call[0], Ordering::Relaxed);
         line[layout::CALL + 1].store(call[1], Ordering::Relaxed);
         line[0].store(ongoing.sequence, Ordering::Release);
@@ -291,7 +256,7 @@ impl Windows {
         self.await_peers(ongoing, |words| words[line].load(Ordering::Acquire) == sequence)?;
         let mine = call.encode(0);
         for rank in self.peers() {
-            let theirs = announced(&self.words(rank)[line..]);
+            let theirs = announced(self.line(rank, sequence));
             if !Call::is_same(mine, theirs) {
                 return Err(CollectiveError::Mismatch {
                     operation: call.kind.name(),
@@ -308,13 +273,13 @@ impl Windows {
     /// Where a peer says, in its announcement, that its contribution lies in its pool, or its output, if it lies there.
     #[inline]
     fn place(&self, sequence: u64, peer: usize, what: Place) -> Option<usize> {
-        let words = &self.words(peer)[layout::announcement(sequence)..];
-        let lies_there = Call::flags(announced(words)) & what.flag() != 0;
-        lies_there.then(|| words[what.word()].load(Ordering::Relaxed) as usize)
+        let line = self.line(peer, sequence);
+        let lies_there = Call::flags(announced(line)) & what.flag() != 0;
+        lies_there.then(|| line[what.word()].load(Ordering::Relaxed) as usize)
     }
 
-    /// Runs a call of which each rank reads what is in its peers' slots; or, `in_place`, in their buffers, if these stay as they are
-    /// meanwhile. That saves a copy, and takes another meeting.
+    /// Runs a call of which each rank reads what is in its peers' announcements or slots; or, `IN_PLACE`, in their buffers, if these stay as
+    /// they are meanwhile. That saves a copy, and takes another meeting.
     fn in_slots<const IN_PLACE: bool>(
         &self,
         request: &mut Request<'_>,
@@ -322,14 +287,14 @@ impl Windows {
         progress: &mut Progress,
         longest: usize,
     ) -> Result<(), CollectiveError> {
-        let (local, slot) = (self.window.local(), layout::slot(ongoing.sequence));
-        let line = &local.words()[layout::announcement(ongoing.sequence)..];
+        let line = self.line(self.rank, ongoing.sequence);
+        let slot = layout::slot(ongoing.sequence, longest);
         let trial = progress.paces.begin(request.call.kind, longest);
         let stays = request.input.is_some() || request.call.kind == Kind::Broadcast;
         let place = if IN_PLACE && stays { request.contribution_at(self.pool) } else { None };
         match place {
             Some(at) => line[Place::Input.word()].store(at, Ordering::Relaxed),
-            None => copy_in_with(request.contribution(), local, slot, trial.stores),
+            None => copy_in_with(request.contribution(), self.window.local(), slot, trial.stores),
         }
         let mut in_place = place.is_some();
         self.announce(line, request.call.encode(if in_place { Place::Input.flag() } else { 0 }), ongoing);
