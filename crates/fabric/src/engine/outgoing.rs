@@ -85,11 +85,15 @@ impl Link {
     /// with no other call between.
     ///
     /// A frame out of lent memory is given only to the thread that lends it.
+    #[inline]
     #[must_use]
     pub fn transmit(&mut self, lent: &Lent<'_>) -> Option<Outgoing> {
-        if self.severed {
-            return None;
-        }
+        // Most looks at a link find nothing to go.
+        let idle = self.control.is_empty() && !self.is_queued() && !self.closing && !self.credits_go();
+        if idle || self.severed { None } else { self.next_frame(lent) }
+    }
+
+    fn next_frame(&mut self, lent: &Lent<'_>) -> Option<Outgoing> {
         if self.credits > 0
             && let Some(control) = self.control.front()
         {
@@ -102,19 +106,30 @@ impl Link {
         if let Some(frame) = self.queued_frame(lent) {
             return Some(frame);
         }
-        let carries = self.carriage.as_ref().is_some_and(|carriage| !carriage.is_idle());
-        let idle = self.out.is_empty() && self.control.is_empty() && !self.one.has_frames() && !carries;
-        if self.closing && self.credits > 0 && idle {
+        if self.closing && self.credits > 0 && self.control.is_empty() && !self.is_queued() {
             return Some(self.frame(Kind::Bye, 0, 0, &(), Body::Empty, Step::Bye));
         }
-        (self.must_credit() || self.fallback.nudged)
-            .then(|| self.frame(Kind::Credit, 0, 0, &(), Body::Empty, Step::Credit))
+        self.credits_go().then(|| self.frame(Kind::Credit, 0, 0, &(), Body::Empty, Step::Credit))
+    }
+
+    /// Whether a frame of some queue, or an answer, may be to go.
+    #[inline]
+    fn is_queued(&self) -> bool {
+        let carries = self.carriage.as_ref().is_some_and(|carriage| !carriage.is_idle());
+        !self.out.is_empty() || self.one.has_frames() || carries
+    }
+
+    /// Whether a frame is to go for its credits alone.
+    #[inline]
+    fn credits_go(&self) -> bool {
+        self.must_credit() || self.fallback.nudged
     }
 
     /// A frame of one of the queues, each in its turn.
     fn queued_frame(&mut self, lent: &Lent<'_>) -> Option<Outgoing> {
         let first = self.turn;
-        for queue in [first, first.next(), first.next().next(), first.next().next().next()] {
+        let mut queue = first;
+        loop {
             let head = match queue {
                 // The end of a message that was given up lets the peer drop what it keeps of it, and is no message itself.
                 Queue::Out => self.out.front().filter(|op| {
@@ -123,7 +138,7 @@ impl Link {
                     self.credits > if aborts { RESERVE / 2 } else { RESERVE }
                 }),
                 Queue::Data => self.one.data.front().filter(|_| self.credits > RESERVE / 2),
-                Queue::Asks if self.credits > RESERVE / 2 => {
+                Queue::Asks if self.credits > RESERVE / 2 && self.one.has_asks() => {
                     if let Some(frame) = self.ask_frame(lent) {
                         return Some(frame);
                     }
@@ -142,8 +157,11 @@ impl Link {
             {
                 return Some(frame);
             }
+            queue = queue.next();
+            if queue == first {
+                return None;
+            }
         }
-        None
     }
 
     /// The frame that [`Link::transmit`] gave is on its way, its bytes copied.

@@ -154,6 +154,11 @@ impl OneSided {
         !(self.asks.is_empty() && self.data.is_empty() && self.answers.is_empty())
     }
 
+    #[inline]
+    pub(super) fn has_asks(&self) -> bool {
+        !self.asks.is_empty()
+    }
+
     /// Whether no operation is under way in either direction.
     #[cfg(test)]
     pub(super) fn is_idle(&self) -> bool {
