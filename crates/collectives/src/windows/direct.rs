@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use super::layout::Counter;
 use super::results::stores_for;
-use super::{Agreed, Ongoing, Places, Progress, Windows};
+use super::{Agreed, FEW, Ongoing, Places, Progress, Windows};
 use crate::CollectiveError;
 use crate::call::{Call, Kind};
 use crate::request::{Output, Request, reduce, sources};
@@ -18,12 +18,12 @@ use crate::request::{Output, Request, reduce, sources};
 impl Windows {
     /// The pools and places of all contributions that are read, if all of them lie in pools, and no rank writes into its own
     /// while others read it.
-    pub(super) fn contributions(&self, request: &Request<'_>, agreed: &Agreed) -> Option<Places> {
+    pub(super) fn contributions<'a>(&self, request: &Request<'_>, agreed: &'a Agreed) -> Option<&'a Places> {
         let read = |rank: usize| request.contributed(rank as u32) > 0;
         let all = (0..self.size).all(|rank| agreed.inputs[rank].is_some() || !read(rank));
         let in_place = (0..self.size).any(|rank| agreed.inputs[rank] == agreed.outputs[rank]);
         let apart = !matches!(request.call.kind, Kind::AllReduce | Kind::Scan) || !in_place;
-        (all && apart).then(|| agreed.inputs.clone())
+        (all && apart).then_some(&agreed.inputs)
     }
 
     /// Every rank reads what it needs from its peers' memory, and none returns before all have.
@@ -59,7 +59,7 @@ impl Windows {
         operation: OpName,
         places: &Places,
         len: impl Fn(u32) -> usize,
-    ) -> Result<SmallVec<[(&Exposed, usize); 4]>, CollectiveError> {
+    ) -> Result<SmallVec<[(&Exposed, usize); FEW]>, CollectiveError> {
         let place = |(rank, place): (usize, &Option<usize>)| match rank == self.rank {
             true => Ok((self.window.local(), 0)),
             false => self.in_pool(operation, rank, place.unwrap_or(0), len(rank as u32)),
@@ -154,7 +154,7 @@ impl Windows {
         let Range { start, end } = self.share(self.rank, len);
         let peers = self.peers().filter(|peer| gets(call, *peer)).map(|peer| outputs[peer]);
         let all = output.map(|output| (output, 0)).into_iter().chain(peers);
-        let targets: SmallVec<[(&Exposed, usize); 4]> = all.map(|(memory, at)| (memory, at + start)).collect();
+        let targets: SmallVec<[(&Exposed, usize); FEW]> = all.map(|(memory, at)| (memory, at + start)).collect();
         // What was read just now is in the caches: there, writing past them costs more, and in place all of it was.
         let stores = if self.in_place(own, agreed) { Stores::Cached } else { stores };
         let own = match own {

@@ -73,8 +73,13 @@ pub(crate) const SLOT: usize = 16 << 10;
 pub(super) const READ_IN_PLACE: usize = 3 << 10;
 
 /// The shortest contribution that goes through the stages if it cannot be read where it lies, in bytes: all-reduces of 8 KiB take 1.1 of the
-/// time that they take through slots (1.1 with the processors far apart), 12 KiB 0.72 (1.15), 16 KiB 0.61 (1.12).
-pub(super) const STAGED: usize = 10 << 10;
+/// time that they take through slots (1.1 with the processors far apart), 12 KiB 0.72 (1.15), 16 KiB 0.61 (1.12). Among more than [`FEW`] ranks,
+/// it is more to read all of each than each one's share.
+pub(super) fn staged(shares: bool, ranks: usize) -> usize {
+    const STAGED: usize = 10 << 10;
+    const FEW: usize = 4;
+    if shares { STAGED * FEW / ranks.max(FEW) } else { STAGED }
+}
 
 /// The shortest vector of which each rank reduces its share for all, in bytes: 8 KiB take 1.35 of the time that they take if each reads
 /// all (1.35 with the processors far apart), 16 KiB 1.0 (0.95).

@@ -85,7 +85,10 @@ struct Agreed {
     outputs: Places,
 }
 
-type Places = SmallVec<[Option<usize>; 4]>;
+/// Of so many ranks, what is known of each does not have to be allocated.
+const FEW: usize = 16;
+
+type Places = SmallVec<[Option<usize>; FEW]>;
 
 /// What a rank may have in its pool, and say where.
 #[derive(Clone, Copy)]
@@ -161,8 +164,10 @@ impl Windows {
         let longest = request.longest();
         let reduces = matches!(request.call.kind, Kind::AllReduce | Kind::Reduce);
         // Where ranks share processors, one more meeting costs more than anything else.
-        let (copied, in_slots) =
-            if self.busy { (layout::READ_IN_PLACE, layout::STAGED) } else { (layout::SLOT + 1, layout::SLOT + 1) };
+        let (copied, in_slots) = match self.busy {
+            true => (layout::READ_IN_PLACE, layout::staged(request.call.kind == Kind::AllReduce, self.size)),
+            false => (layout::SLOT + 1, layout::SLOT + 1),
+        };
         if longest < copied {
             self.in_slots::<false>(request, ongoing, progress, longest)
         } else if longest < in_slots {
@@ -172,7 +177,7 @@ impl Windows {
         } else {
             let agreed = self.announce_places(&request.call, self.own_places(request), ongoing)?;
             match self.contributions(request, &agreed) {
-                Some(inputs) => self.pull(request, ongoing, &inputs),
+                Some(inputs) => self.pull(request, ongoing, inputs),
                 None => self.staged(request, ongoing, progress),
             }
         }
@@ -301,7 +306,7 @@ impl Windows {
         self.agree(&request.call, ongoing)?;
         let span = 0..request.span();
         if IN_PLACE {
-            let mut parts: SmallVec<[(&Exposed, usize); 4]> = SmallVec::new();
+            let mut parts: SmallVec<[(&Exposed, usize); FEW]> = SmallVec::new();
             for rank in 0..self.size {
                 let place = if rank == self.rank { None } else { self.place(ongoing.sequence, rank, Place::Input) };
                 in_place |= place.is_some();

@@ -8,13 +8,13 @@ use smallvec::SmallVec;
 
 use super::layout::{self, Counter, Cut, Flow};
 use super::results::stores_for;
-use super::{Ongoing, Progress, Windows};
+use super::{FEW, Ongoing, Progress, Windows};
 use crate::CollectiveError;
 use crate::call::Kind;
 use crate::request::{Request, reduce, sources};
 
 /// Some of the ranks: for each of them, whether it is one.
-type Ranks = SmallVec<[bool; 8]>;
+type Ranks = SmallVec<[bool; FEW]>;
 
 /// Up to so many ranks and so many bytes, each rank reduces all for itself: that needs one meeting less. Else each reduces its share of a piece
 /// for all. All-reduces of two ranks that are so long take the same time either way, and those of 48 KiB 1.15 of it if each reduces all.
