@@ -9,7 +9,7 @@ use fulmen_soft::Profile;
 use half::{bf16, f16};
 
 use crate::world::{
-    Random, rounds, run_by_messages, run_group, run_over, run_over_cables, run_over_chain, run_over_hosts,
+    Random, rounds, run_busy, run_by_messages, run_group, run_over, run_over_cables, run_over_chain, run_over_hosts,
 };
 
 /// A type of which tests make values.
@@ -181,8 +181,8 @@ fn plan(random: &mut Random, size: u32) -> Plan {
             break op;
         }
     };
-    // Around every threshold: a word, the line, the slot, a piece, all pieces; and anything.
-    let edge = random.pick(&[0, 8, 40, 64, 1 << 10, 16 << 10, 64 << 10, 128 << 10, 512 << 10]);
+    // Around every threshold: a word, the line, what is read in place, or staged, the slot, a piece, all pieces; and anything.
+    let edge = random.pick(&[0, 8, 40, 64, 1 << 10, 3 << 10, 10 << 10, 16 << 10, 64 << 10, 128 << 10, 512 << 10]);
     let count = match random.below(5) {
         0 => random.below(50) as usize,
         1 => random.below(5_000) as usize,
@@ -486,6 +486,14 @@ fn random_operations_of_many_ranks() {
     run_group(7, |group| random_operations(group, 8));
 }
 
+/// As on machines with so many processors, where calls go other ways.
+#[test]
+fn random_operations_of_ranks_with_a_processor_each() {
+    for (size, few) in [(3, 60), (5, 30), (8, 10), (17, 3)] {
+        run_busy(size, |group| random_operations(group, few));
+    }
+}
+
 #[test]
 fn random_operations_by_messages() {
     for (size, few) in [(1, 10), (2, 100), (3, 60), (5, 30)] {
@@ -577,6 +585,7 @@ fn every_type_and_reduction(group: &Group) {
 #[test]
 fn every_operation_on_every_path() {
     run_group(3, every_operation);
+    run_busy(3, every_operation);
     run_by_messages(3, every_operation);
     run_over_hosts(Profile::Infiniband, 5, every_operation);
 }

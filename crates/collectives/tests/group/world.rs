@@ -10,7 +10,7 @@ use fulmen_soft::{NetworkOptions, Profile, SoftDevice, SoftOptions};
 use fulmen_testbed::Tier;
 use fulmen_verbs::Device;
 
-use crate::ranks::{start, start_with};
+use crate::ranks::{start, start_busy, start_with};
 
 /// Runs `body` on `size` ranks that map one another's memory.
 pub fn run<T: Send>(size: u32, body: impl Fn(Fabric) -> T + Sync) -> Vec<T> {
@@ -20,6 +20,11 @@ pub fn run<T: Send>(size: u32, body: impl Fn(Fabric) -> T + Sync) -> Vec<T> {
 /// Runs `body` on the group of `size` ranks.
 pub fn run_group<T: Send>(size: u32, body: impl Fn(&Group) -> T + Sync) -> Vec<T> {
     run(size, |fabric| body(&Group::new(fabric).unwrap()))
+}
+
+/// Runs `body` on the group of `size` ranks that wait as if each had a processor.
+pub fn run_busy<T: Send>(size: u32, body: impl Fn(&Group) -> T + Sync) -> Vec<T> {
+    start_busy(size, |fabric| body(&Group::new(fabric).unwrap()))
 }
 
 /// Runs `body` on the group of `size` ranks, by messages over shared memory.
