@@ -255,7 +255,7 @@ impl Lanes {
         until: Option<Instant>,
     ) -> (bool, MutexGuard<'a, Lane>) {
         let own_is_open = own.is_some_and(|op| !lane.link.has_ended(op));
-        let (ended, lender, served) = (lane.link.ended(), lane.link.awaits_lender(), lane.link.served());
+        let (ended, heads, served) = (lane.link.ended(), lane.link.heads(), lane.link.served());
         let done = lane.rdma_ended();
         let mut moved = self.pump_frames(rank, &mut lane, lent, own);
         while let Some(copy) = lane.link.next_copy(lent) {
@@ -277,7 +277,7 @@ impl Lanes {
         let others = others || lane.wire.has_left();
         let next = lane.link.awaits_lender();
         let lends = |(next, before): (&Option<OpId>, &Option<OpId>)| next.is_some() && next != before && *next != own;
-        if others || next.iter().zip(&lender).any(lends) {
+        if others || next.iter().zip(&heads).any(lends) {
             self.parker.wake();
         }
         lane.rests = !moved;

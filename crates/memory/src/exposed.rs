@@ -217,6 +217,7 @@ impl Exposed {
     ///
     /// # Panics
     /// If it does not lie inside, is not aligned to 4 bytes, or the region cannot be written.
+    #[inline]
     #[must_use]
     #[track_caller]
     pub fn atomic_u32(&self, at: usize) -> &AtomicU32 {
@@ -230,6 +231,7 @@ impl Exposed {
     ///
     /// # Panics
     /// If it does not lie inside, is not aligned to 8 bytes, or the region cannot be written.
+    #[inline]
     #[must_use]
     #[track_caller]
     pub fn atomic_u64(&self, at: usize) -> &AtomicU64 {
@@ -273,18 +275,21 @@ impl Exposed {
         }
     }
 
+    #[inline]
     #[track_caller]
     fn check(&self, at: usize, len: usize) {
         let inside = at.checked_add(len).is_some_and(|end| end <= self.len);
         assert!(inside, "{len} bytes at {at} do not lie in exposed memory of {} bytes", self.len);
     }
 
+    #[inline]
     #[track_caller]
     fn check_write(&self, at: usize, len: usize) {
         self.check(at, len);
         assert!(self.writable, "the region is mapped read-only");
     }
 
+    #[inline]
     #[track_caller]
     fn check_atomic(&self, at: usize, size: usize) {
         self.check_write(at, size);

@@ -267,13 +267,19 @@ impl Link {
         self.ops.ended()
     }
 
-    /// The operations whose frames go next, if only the threads that lend their memory can send them: of the messages, and
-    /// of the one-sided operations.
+    /// The operations whose frames go next: of the messages, and of the one-sided operations.
+    #[inline]
+    #[must_use]
+    pub fn heads(&self) -> [Option<OpId>; 2] {
+        [self.out.front().copied(), self.one.next_ask()]
+    }
+
+    /// Those of them whose frames only the threads that lend their memory can send.
     #[inline]
     #[must_use]
     pub fn awaits_lender(&self) -> [Option<OpId>; 2] {
         let lent = |op: &OpId| matches!(self.ops.peek(*op), Op::Send(Send { source: Source::Lent(_), .. }));
-        [self.out.front().copied().filter(lent), self.one.next_ask().filter(lent)]
+        self.heads().map(|head| head.filter(lent))
     }
 
     /// How many operations have not ended, the peer's among them for which this end still moves bytes.

@@ -72,7 +72,12 @@ pub enum Posting {
 impl Link {
     /// The next copy out of the peer's memory: of any operation whose target is exposed memory, or of the one to which
     /// `lent` belongs.
+    #[inline]
     pub fn next_copy(&mut self, lent: &mut Lent<'_>) -> Option<Copy> {
+        if self.copies.is_empty() { None } else { self.take_copy(lent) }
+    }
+
+    fn take_copy(&mut self, lent: &mut Lent<'_>) -> Option<Copy> {
         let able = |ops: &Ops, op: OpId, lent: &mut Lent<'_>| match ops.peek(op) {
             Op::Recv(Recv { target: Target::Lent(_), .. }) => lent.target(op).is_some(),
             _ => true,
