@@ -294,12 +294,16 @@ impl Windows {
     ) -> Result<(), CollectiveError> {
         let line = self.line(self.rank, ongoing.sequence);
         let slot = layout::slot(ongoing.sequence, longest);
-        let trial = progress.paces.begin(request.call.kind, longest);
         let stays = request.input.is_some() || request.call.kind == Kind::Broadcast;
         let place = if IN_PLACE && stays { request.contribution_at(self.pool) } else { None };
+        // What is read in place tells nothing of how slots are written faster.
+        let mut trial = None;
         match place {
             Some(at) => line[Place::Input.word()].store(at, Ordering::Relaxed),
-            None => copy_in_with(request.contribution(), self.window.local(), slot, trial.stores),
+            None => {
+                let begun = trial.insert(progress.paces.begin(request.call.kind, longest));
+                copy_in_with(request.contribution(), self.window.local(), slot, begun.stores);
+            }
         }
         let mut in_place = place.is_some();
         self.announce(line, request.call.encode(if in_place { Place::Input.flag() } else { 0 }), ongoing);
@@ -323,7 +327,9 @@ impl Windows {
             let part = |peer, range: Range<usize>| Source::Exposed(self.window.peer(peer), slot + range.start);
             request.complete(span, Stores::Cached, part);
         }
-        progress.paces.end(&trial);
+        if let Some(trial) = trial {
+            progress.paces.end(&trial);
+        }
         if in_place {
             return self.finish(ongoing);
         }

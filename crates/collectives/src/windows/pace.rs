@@ -71,7 +71,7 @@ impl Pace {
         usize::from(self.took[1] < self.took[0])
     }
 
-    /// How the next call writes, and whether it is to be measured. All ranks measure the same calls.
+    /// How the next call writes, and whether it is to be measured. Ranks that write in the same calls measure the same ones.
     fn next(&mut self) -> (Stores, bool) {
         let calls = self.calls;
         self.calls = calls.wrapping_add(1);
@@ -130,6 +130,22 @@ mod tests {
         calls(&mut pace, 100, [11_000, 6_000]);
         pace.took(Stores::Cached, 1 << 16, Duration::from_micros(30));
         assert_eq!(pace.next().0, Stores::Cached);
+    }
+
+    #[test]
+    fn the_call_before_one_that_is_measured_went_the_same_way() {
+        let (mut pace, mut before, mut measured_each) = (Pace::default(), None, [0; 2]);
+        for _ in 0..10 * EVERY {
+            let (stores, measured) = pace.next();
+            if measured {
+                assert_eq!(before, Some(stores));
+                let way = usize::from(stores == Stores::Cached);
+                measured_each[way] += 1;
+                pace.took(stores, 1 << 16, Duration::from_micros([11, 6][way]));
+            }
+            before = Some(stores);
+        }
+        assert!(measured_each.iter().all(|count| *count > 9), "{measured_each:?}");
     }
 
     #[test]
