@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use fulmen_fabric::bootstrap::Options;
-use fulmen_fabric::{Coordinator, Fabric, FabricOptions, JoinConfig, PollPolicy, Providers, Secret, Session};
+use fulmen_fabric::{Coordinator, Fabric, FabricOptions, JoinConfig, Providers, Secret, Session};
 use fulmen_reach::Node;
 use fulmen_soft::{Profile, SoftDevice};
 
@@ -21,15 +21,6 @@ pub fn start<T: Send>(size: u32, profile: Option<Profile>, body: impl Fn(Fabric)
     start_with(size, profile.is_none(), providers, body)
 }
 
-/// Runs `body` on `size` ranks that map one another's memory, and wait as those do that have a processor each, whatever there is.
-#[allow(dead_code, reason = "not everybody who has ranks asks for that")]
-pub fn start_busy<T: Send>(size: u32, body: impl Fn(Fabric) -> T + Sync) -> Vec<T> {
-    let providers = |_, node| Providers { node: Some(node), ..Providers::default() };
-    // Not for long: there may be fewer.
-    let poll = Some(PollPolicy { spins: 64, ..PollPolicy::BUSY });
-    start_as(size, FabricOptions { poll, ..options(true) }, providers, body)
-}
-
 /// Runs `body` on `size` ranks that map one another's memory, or have what is given with a rank and its node.
 pub fn start_with<T: Send>(
     size: u32,
@@ -40,11 +31,13 @@ pub fn start_with<T: Send>(
     start_as(size, options(windows), providers, body)
 }
 
-fn options(windows: bool) -> FabricOptions {
+/// The options of ranks in tests.
+pub fn options(windows: bool) -> FabricOptions {
     FabricOptions { pool: 64 << 20, timeout: LONG, windows, ..FabricOptions::default() }
 }
 
-fn start_as<T: Send>(
+/// Runs `body` on `size` ranks with these options, that have what is given with a rank and its node.
+pub fn start_as<T: Send>(
     size: u32,
     options: FabricOptions,
     providers: impl Fn(u32, Node) -> Providers + Sync,

@@ -4,13 +4,13 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use fulmen_collectives::Group;
-use fulmen_fabric::{Cables, Fabric, Providers, Tcp};
+use fulmen_fabric::{Cables, Fabric, FabricOptions, PollPolicy, Providers, Tcp};
 use fulmen_reach::Node;
 use fulmen_soft::{NetworkOptions, Profile, SoftDevice, SoftOptions};
 use fulmen_testbed::Tier;
 use fulmen_verbs::Device;
 
-use crate::ranks::{start, start_busy, start_with};
+use crate::ranks::{options, start, start_as, start_with};
 
 /// Runs `body` on `size` ranks that map one another's memory.
 pub fn run<T: Send>(size: u32, body: impl Fn(Fabric) -> T + Sync) -> Vec<T> {
@@ -24,7 +24,11 @@ pub fn run_group<T: Send>(size: u32, body: impl Fn(&Group) -> T + Sync) -> Vec<T
 
 /// Runs `body` on the group of `size` ranks that wait as if each had a processor.
 pub fn run_busy<T: Send>(size: u32, body: impl Fn(&Group) -> T + Sync) -> Vec<T> {
-    start_busy(size, |fabric| body(&Group::new(fabric).unwrap()))
+    let providers = |_, node| Providers { node: Some(node), ..Providers::default() };
+    // Not for long: there may be fewer.
+    let poll = Some(PollPolicy { spins: 64, ..PollPolicy::BUSY });
+    let options = FabricOptions { poll, ..options(true) };
+    start_as(size, options, providers, |fabric| body(&Group::new(fabric).unwrap()))
 }
 
 /// Runs `body` on the group of `size` ranks, by messages over shared memory.

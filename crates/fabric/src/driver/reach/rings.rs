@@ -25,9 +25,9 @@ use crate::options::Flow;
 /// fro of 1 to 2 KiB take 1.15 of the time that they take in the cell, of 2.25 to 3.25 KiB the same, and of 4 KiB 0.75; streams of up to 2 KiB
 /// as long as through the narrow one, and of 2.25 to 4 KiB 0.55 to 0.85.)
 const NARROW: usize = 2 << 10;
-/// Bytes of the shortest and of the longest frame that goes in the narrow ring's [cell](fulmen_reach::ring), where it is free. (Measured of
-/// messages to and fro, near: 256 bytes to 4 KiB take 0.75 to 0.85 of the time that they take through the ring, and 6 KiB as long, or 1.3 of
-/// it far.)
+/// Bytes of the shortest and of the longest frame that goes in the narrow ring's [cell](fulmen_reach::ring), where it is free; those of more than
+/// [`NARROW`], where there is no wide ring. (Measured of messages to and fro, near: 256 bytes to 4 KiB take 0.75 to 0.85 of the time that they take
+/// through the narrow ring, and 6 KiB as long, or 1.3 of it far.)
 const LEAST_IN_CELL: usize = 192;
 const IN_CELL: usize = (4 << 10) + FRAGMENT_HEADER + TRAILER;
 const _: () = assert!(NARROW + PREFIX + TRAILER <= IN_CELL);

@@ -145,6 +145,7 @@ fn the_end_of_the_owner_ends_operations_with_its_name() {
         remote.put(0, &data, LONG).unwrap();
         let error = thread::scope(|scope| {
             scope.spawn(|| {
+                // While puts follow one another, wherever that is.
                 thread::sleep(Duration::from_millis(50));
                 victim.signal(Signal::KILL);
             });
