@@ -14,7 +14,7 @@ const BATCH: Duration = Duration::from_micros(50);
 const MOST_CALLS: usize = 1 << 14;
 /// Fewest samples, if so many were allowed.
 const FEWEST_SAMPLES: usize = 5;
-/// Calls before anything is timed.
+/// Calls before anything counts, fewer of those that take long.
 const WARM_UP: usize = 8;
 
 /// How much is measured.
@@ -81,16 +81,24 @@ pub fn measure(group: &Group, effort: Effort, subject: &mut impl Subject) -> any
         subject.inspect()?;
         Ok(time.as_secs_f64())
     };
-    time(fewest.max(WARM_UP.min(effort.samples)))?;
-    let mut batch = fewest.max(1);
     // All ranks agree on each step of the calibration, so that they make the same calls.
-    let length = loop {
+    let mut longest = |batch: usize| -> anyhow::Result<f64> {
         let mut length = [time(batch)?];
         group.all_reduce(&mut length, ReduceOp::Max)?;
-        if length[0] >= BATCH.as_secs_f64() || batch >= MOST_CALLS {
-            break length[0].max(1e-9);
+        Ok(length[0].max(1e-9))
+    };
+    let mut batch = fewest.max(1);
+    let first = longest(batch)? / batch as f64;
+    let warm_up = WARM_UP.min(effort.samples).min((effort.time.as_secs_f64() / first) as usize);
+    if warm_up > batch {
+        longest(warm_up - batch)?;
+    }
+    let length = loop {
+        let length = longest(batch)?;
+        if length >= BATCH.as_secs_f64() || batch >= MOST_CALLS {
+            break length;
         }
-        let wanted = batch as f64 * 1.25 * BATCH.as_secs_f64() / length[0].max(1e-9);
+        let wanted = batch as f64 * 1.25 * BATCH.as_secs_f64() / length;
         batch = (wanted as usize).clamp(batch + 1, (batch * 16).min(MOST_CALLS).max(batch + 1));
     };
     let most = effort.samples.max(1);
