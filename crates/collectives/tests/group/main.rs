@@ -8,6 +8,7 @@ mod lists;
 mod messages;
 mod model;
 mod parts;
+mod planned;
 mod ranks;
 mod reference;
 mod split;

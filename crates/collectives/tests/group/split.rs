@@ -7,7 +7,7 @@ use fulmen_collectives::{CollectiveError, Group, ReduceOp};
 use fulmen_fabric::FabricError;
 use fulmen_soft::Profile;
 
-use crate::reference::random_operations;
+use crate::planned::random_operations;
 use crate::world::{run_by_messages, run_group, run_over, run_over_hosts};
 
 fn on_every_path(size: u32, body: fn(&Group)) {

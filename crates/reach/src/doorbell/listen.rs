@@ -17,9 +17,7 @@ impl Doorbell {
     /// that a [`Doorbell::notify`] has to follow.
     #[inline]
     pub fn hint(&self) {
-        if self.waiters() != 0 {
-            self.ring();
-        }
+        hint(self);
     }
 
     /// Counts the caller in as waiting. What it then looks at and does not find written will be announced to it by
@@ -36,6 +34,12 @@ pub(super) fn notify(words: &impl Words) {
     // Pairs with the fence of `listen`: either the count of a listener is seen here, or the listener sees the caller's
     // writes.
     words.fence();
+    hint(words);
+}
+
+/// Wakes listeners that are seen without a fence.
+#[inline(always)]
+pub(super) fn hint(words: &impl Words) {
     if words.waiters() != 0 {
         words.advance();
         words.unpark();

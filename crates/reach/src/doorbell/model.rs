@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use fulmen_memory::{Exposed, Region};
 
-use super::listen::{listen, notify, wait_on};
+use super::listen::{hint, listen, notify, wait_on};
 use super::*;
 
 /// The two words as loom sees them, and the system's parking place.
@@ -117,11 +117,11 @@ fn every_waiter_wakes() {
     });
 }
 
-/// Waits for data that is announced by [`notify`], as listeners do: look, listen, look again, wait.
+/// Waits for data that is announced by [`notify`], as listeners do: look, listen, look again, wait. Data only grows.
 fn listen_for(model: &Model, wanted: u32) {
-    while model.data.load(Ordering::Relaxed) != wanted {
+    while model.data.load(Ordering::Relaxed) < wanted {
         let seen = listen(model);
-        if model.data.load(Ordering::Relaxed) != wanted {
+        if model.data.load(Ordering::Relaxed) < wanted {
             assert!(wait_on(model, seen, Instant::now()));
         }
         model.leave();
@@ -162,6 +162,26 @@ fn no_notification_of_several_is_lost() {
         listening.join().unwrap();
         notifying.join().unwrap();
     });
+}
+
+/// Who misses a hint is woken by the notification that follows it, also who listens for what the hint was about.
+#[test]
+fn what_a_hint_misses_the_notification_after_it_brings() {
+    for wanted in 1..=2 {
+        loom::model(move || {
+            let model = Model::new();
+            let writer = model.clone();
+            let writing = loom::thread::spawn(move || {
+                writer.data.store(1, Ordering::Relaxed);
+                hint(&*writer);
+                writer.data.store(2, Ordering::Relaxed);
+                notify(&*writer);
+            });
+            listen_for(&model, wanted);
+            writing.join().unwrap();
+            assert_eq!(model.waiters.load(Ordering::Relaxed), 0);
+        });
+    }
 }
 
 fn memory() -> Exposed {
