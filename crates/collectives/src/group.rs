@@ -306,17 +306,19 @@ impl Group {
         state.sequence += 1;
         let State { sequence, progress, failed } = &mut *state;
         let mut deadline = Deadline::new(self.deadline);
-        let mut ongoing = Ongoing::new(kind.name(), *sequence, &mut deadline);
         let recorder = shared.team.fabric.recorder();
-        let running = recorder.begin(What {
-            action: kind.action(),
-            group: shared.recorded,
-            sequence: *sequence,
-            peer: kind.has_root().then(|| shared.team.in_fabric(call.root as usize)),
-            bytes: span as u64,
-            started: shared.started.is_here(),
-            composed: matches!(shared.path, Path::Messages(_)),
-        });
+        let begin = || {
+            recorder.begin(What {
+                action: kind.action(),
+                group: shared.recorded,
+                sequence: *sequence,
+                peer: kind.has_root().then(|| shared.team.in_fabric(call.root as usize)),
+                bytes: span as u64,
+                started: shared.started.is_here(),
+                composed: matches!(shared.path, Path::Messages(_)),
+            })
+        };
+        let mut ongoing = Ongoing::new(kind.name(), *sequence, &mut deadline, &begin);
         // Should this thread panic, the group is of no use any more.
         let mut fate = Fate { shared, sequence: *sequence, failed, over: false };
         let done = match &shared.path {
@@ -325,10 +327,13 @@ impl Group {
                 Ok(())
             }
             Path::Windows(windows) => windows.run(&mut request, &mut ongoing, progress),
-            Path::Messages(messages) => messages.run(&mut request, &mut ongoing),
+            Path::Messages(messages) => {
+                let _ = ongoing.recorded();
+                messages.run(&mut request, &mut ongoing)
+            }
         };
         fate.over = true;
-        recorder.end(running, done.is_ok());
+        recorder.end(ongoing.recorded(), done.is_ok());
         if let Err(error) = &done {
             fate.fail(error);
             recorder.failed(kind.name(), shared.recorded, &error.to_string());

@@ -23,7 +23,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::task::Poll;
 
-use fulmen_fabric::{OpName, RegionRef, Window};
+use fulmen_fabric::{OpName, RegionRef, Running, Window};
 use fulmen_kernels::{Source, Stores, copy_in_with};
 use fulmen_memory::{Exposed, Region};
 use smallvec::SmallVec;
@@ -69,11 +69,25 @@ pub(crate) struct Ongoing<'a> {
     pub(crate) deadline: &'a mut Deadline,
     /// Something was written that parked peers have not been woken for.
     owes_ring: bool,
+    /// Notes in this rank's record that it begins.
+    begin: &'a dyn Fn() -> Running,
+    running: Option<Running>,
 }
 
 impl<'a> Ongoing<'a> {
-    pub(crate) fn new(operation: OpName, sequence: u64, deadline: &'a mut Deadline) -> Ongoing<'a> {
-        Ongoing { operation, sequence, deadline, owes_ring: false }
+    pub(crate) fn new(
+        operation: OpName,
+        sequence: u64,
+        deadline: &'a mut Deadline,
+        begin: &'a dyn Fn() -> Running,
+    ) -> Ongoing<'a> {
+        Ongoing { operation, sequence, deadline, owes_ring: false, begin, running: None }
+    }
+
+    /// It is in the record from here on, before it waits for anything.
+    #[inline]
+    pub(crate) fn recorded(&mut self) -> Running {
+        *self.running.get_or_insert_with(self.begin)
     }
 }
 
@@ -140,7 +154,7 @@ impl Windows {
         let pools = vec![None; size];
         let pool = pool.id();
         let mut windows = Windows { team, window, rank, size, pool, pools, busy };
-        let mut ongoing = Ongoing::new("group", 0, deadline);
+        let mut ongoing = Ongoing::new("group", 0, deadline, &|| Running::NONE);
         ongoing.owes_ring = true;
         windows.await_peers(&mut ongoing, |words| words[layout::HELLO].load(Ordering::Acquire) != 0)?;
         windows.settle(&mut ongoing);
@@ -251,6 +265,8 @@ impl Windows {
         line[layout::CALL + 1].store(call[1], Ordering::Relaxed);
         line[0].store(ongoing.sequence, Ordering::Release);
         ongoing.owes_ring = true;
+        // While the line is on its way to the peers.
+        let _ = ongoing.recorded();
     }
 
     /// Waits for all announcements and compares them with this rank's own.
