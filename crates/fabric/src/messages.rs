@@ -52,6 +52,9 @@ enum State {
     Told,
 }
 
+/// The name of a send in errors.
+const SEND: OpName = "send";
+
 impl Fabric {
     /// Sends a message and returns when its memory can be used again.
     ///
@@ -71,11 +74,10 @@ impl Fabric {
     }
 
     fn push_memory(&self, to: u32, tag: u64, data: &Exposed, timeout: Duration) -> Result<(), FabricError> {
-        const OP: OpName = "send";
-        self.check_alive(OP, to)?;
-        let mut lane = self.lane(OP, to)?;
+        self.check_alive(SEND, to)?;
+        let mut lane = self.lane(SEND, to)?;
         if (data.len() as u64) < self.flow().rendezvous {
-            match self.push(OP, to, lane, tag, Payload::Memory(data))? {
+            match self.push(SEND, to, lane, tag, Payload::Memory(data))? {
                 None => return Ok(()),
                 Some(full) => lane = full,
             }
@@ -83,7 +85,7 @@ impl Fabric {
         let source = lane.wire.source(data.clone());
         let op = lane.link.send(tag, source);
         drop(lane);
-        self.finish(OP, to, op, timeout, &mut Lent::Nothing).map(drop)
+        self.finish(SEND, to, op, timeout, &mut Lent::Nothing).map(drop)
     }
 
     /// Sends a message out of plain memory. As [`Fabric::send`]; its bytes go in frames.
@@ -91,19 +93,24 @@ impl Fabric {
     /// # Errors
     /// As [`Fabric::send`].
     pub fn send_bytes(&self, to: u32, tag: u64, data: &[u8], timeout: Duration) -> Result<(), FabricError> {
+        let pushed = self.push_bytes(to, tag, data);
+        // While the frame, if it is one, is on its way.
         let running = self.inner.recorder.begin(What::of(Action::Send, to, tag, data.len()));
-        self.inner.recorder.ended(running, self.push_bytes(to, tag, data, timeout))
+        let sent = pushed.and_then(|full| {
+            let Some(mut lane) = full else { return Ok(()) };
+            let op = lane.link.send(tag, Source::Lent(data.len() as u64));
+            drop(lane);
+            self.finish(SEND, to, op, timeout, &mut Lent::Source(op, data)).map(drop)
+        });
+        self.inner.recorder.ended(running, sent)
     }
 
+    /// Sends it if it can go at once in one frame; else gives the lane back.
     #[inline]
-    fn push_bytes(&self, to: u32, tag: u64, data: &[u8], timeout: Duration) -> Result<(), FabricError> {
-        const OP: OpName = "send";
-        self.check_alive(OP, to)?;
-        let lane = self.lane(OP, to)?;
-        let Some(mut lane) = self.push(OP, to, lane, tag, Payload::Bytes(data))? else { return Ok(()) };
-        let op = lane.link.send(tag, Source::Lent(data.len() as u64));
-        drop(lane);
-        self.finish(OP, to, op, timeout, &mut Lent::Source(op, data)).map(drop)
+    fn push_bytes(&self, to: u32, tag: u64, data: &[u8]) -> Result<Option<MutexGuard<'_, Lane>>, FabricError> {
+        self.check_alive(SEND, to)?;
+        let lane = self.lane(SEND, to)?;
+        self.push(SEND, to, lane, tag, Payload::Bytes(data))
     }
 
     /// Sends a message that can go at once in one frame; gives the lane back if it cannot.
@@ -191,10 +198,9 @@ impl Fabric {
     /// # Errors
     /// [`FabricError::NoSuchRank`] and [`FabricError::PeerLost`]; what happens later, the handle tells.
     pub fn start_send(&self, to: u32, tag: u64, data: &Exposed) -> Result<Operation, FabricError> {
-        const NAME: OpName = "send";
-        let op = self.begin_send(NAME, to, tag, data)?;
+        let op = self.begin_send(SEND, to, tag, data)?;
         let running = self.inner.recorder.begin(What::of(Action::Send, to, tag, data.len()).started());
-        Ok(self.go_on(NAME, to, op, true).recorded(running))
+        Ok(self.go_on(SEND, to, op, true).recorded(running))
     }
 
     /// Starts to receive a message.
