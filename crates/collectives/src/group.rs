@@ -328,12 +328,12 @@ impl Group {
             }
             Path::Windows(windows) => windows.run(&mut request, &mut ongoing, progress),
             Path::Messages(messages) => {
-                let _ = ongoing.recorded();
+                let _ = ongoing.begun();
                 messages.run(&mut request, &mut ongoing)
             }
         };
         fate.over = true;
-        recorder.end(ongoing.recorded(), done.is_ok());
+        recorder.end(ongoing.begun(), done.is_ok());
         if let Err(error) = &done {
             fate.fail(error);
             recorder.failed(kind.name(), shared.recorded, &error.to_string());

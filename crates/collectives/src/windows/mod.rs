@@ -86,7 +86,7 @@ impl<'a> Ongoing<'a> {
 
     /// It is in the record from here on, before it waits for anything.
     #[inline]
-    pub(crate) fn recorded(&mut self) -> Running {
+    pub(crate) fn begun(&mut self) -> Running {
         *self.running.get_or_insert_with(self.begin)
     }
 }
@@ -266,7 +266,7 @@ impl Windows {
         line[0].store(ongoing.sequence, Ordering::Release);
         ongoing.owes_ring = true;
         // While the line is on its way to the peers.
-        let _ = ongoing.recorded();
+        let _ = ongoing.begun();
     }
 
     /// Waits for all announcements and compares them with this rank's own.

@@ -167,8 +167,10 @@ fn no_notification_of_several_is_lost() {
 /// Who misses a hint is woken by the notification that follows it, also who listens for what the hint was about.
 #[test]
 fn what_a_hint_misses_the_notification_after_it_brings() {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(2);
     for wanted in 1..=2 {
-        loom::model(move || {
+        builder.check(move || {
             let model = Model::new();
             let writer = model.clone();
             let writing = loom::thread::spawn(move || {

@@ -28,11 +28,11 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(super) struct Node {
     pub(super) name: &'static str,
     pub(super) host: Host,
-    pub(super) address: String,
-    pub(super) place: PathBuf,
-    pub(super) client: Client,
+    address: String,
+    place: PathBuf,
+    client: Client,
     /// All that were started; the last one's agent may be up.
-    pub(super) keepers: Mutex<Vec<Running>>,
+    keepers: Mutex<Vec<Running>>,
     /// Agents that were killed, and could not tell how their processes ended.
     pub(super) killed: Mutex<BTreeSet<u64>>,
 }
@@ -46,7 +46,7 @@ impl Node {
         Node { name, host: host.clone(), address, place, client, keepers: Mutex::default(), killed: Mutex::default() }
     }
 
-    pub(super) fn state(&self) -> &str {
+    fn state(&self) -> &str {
         self.client.state().to_str().unwrap()
     }
 
@@ -74,7 +74,7 @@ impl Node {
         lock(&self.keepers).push(keeper);
     }
 
-    pub(super) fn log(&self) -> PathBuf {
+    fn log(&self) -> PathBuf {
         self.place.join("log")
     }
 
@@ -136,7 +136,7 @@ impl Node {
     }
 }
 
-pub(super) fn runtime() -> tokio::runtime::Runtime {
+fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
@@ -145,8 +145,8 @@ pub(super) struct Cluster {
     pub(super) nodes: Vec<Node>,
     pub(super) net: Net,
     // In this order: what is in the bed ends before its files go.
-    pub(super) _bed: Bed,
-    pub(super) _place: TempDir,
+    _bed: Bed,
+    _place: TempDir,
 }
 
 impl Cluster {
@@ -185,7 +185,7 @@ impl Cluster {
     }
 
     /// The coordinator, if all are in touch, up, and of one opinion.
-    pub(super) fn agreed(&self) -> Option<String> {
+    fn agreed(&self) -> Option<String> {
         let all: Option<Vec<Status>> = self.look().into_iter().collect();
         let of_one_mind = |status: &Status| {
             let cluster = &status.cluster;
@@ -242,7 +242,7 @@ impl Cluster {
     }
 
     /// What the agents had to say last.
-    pub(super) fn tell(&self) {
+    fn tell(&self) {
         for node in &self.nodes {
             let text = fs::read_to_string(node.log()).unwrap_or_default();
             // Those that gave up meanwhile are many, and tell nothing.
