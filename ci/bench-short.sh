@@ -34,7 +34,6 @@ check all-reduce --min 8 --max 64K --memory plain
 
 BENCH_VERBS_COUNT=2000 ci/bench-verbs.sh 1
 
-# Of the whole workspace: with the same features as what the rig has built.
-cargo bench -q --workspace --bench compare --no-run
-timeout 400 cargo bench -q --workspace --bench compare -- --quick --skip peers
+cargo bench -q -p fulmen-cli --bench compare --no-run
+timeout 400 cargo bench -q -p fulmen-cli --bench compare -- --quick --skip peers
 echo "bench-short: every result was right"

@@ -1,26 +1,25 @@
 # Sourced by ci/rig.sh. Builds what runs in the guest and lays it out as the guest's /work.
 
-# Optimized, since each instruction of the guest is emulated.
-as=(--release --message-format=json-render-diagnostics)
-
 # The tests that the guest runs, by crate and name.
 tests=(memory-kinds system-conformance fabric-conformance cluster-sync fulmen-processes fulmen-recovery)
 
-# stage_command DIR: the command, of the same features as by itself, so that it is not built twice.
+as=(--message-format=json-render-diagnostics)
+
+# stage_command DIR: the command, which measures, as users have it.
 stage_command() {
-    cargo build "${as[@]}" -p fulmen-cli --bin fulmen >"$rig/build.json" || return 1
+    cargo build --release "${as[@]}" -p fulmen-cli --bin fulmen >"$rig/build.json" || return 1
     lay_out "$1"
 }
 
-# stage DIR: also the tests, and the examples. Tests look for them beside their own directory. Of the whole workspace, so that all of them,
-# and benchmarks, have the same features, and nothing below them is built twice.
+# stage DIR: also the tests, and the example that they run, which they look for beside their own directory: those that `cargo test` builds
+# for this machine.
 stage() {
-    stage_command "$1" || return 1
-    cargo build "${as[@]}" --workspace --examples >"$rig/build.json" || return 1
-    lay_out "$1"
     cargo test "${as[@]}" --no-run --workspace --test kinds --test conformance --test processes --test recovery --test sync \
         >"$rig/build.json" || return 1
     lay_out "$1"
+    cargo build "${as[@]}" --workspace --example all_reduce >"$rig/build.json" || return 1
+    lay_out "$1"
+    stage_command "$1" || return 1
     local path
     for path in fulmen "${tests[@]/#/tests/}" examples/all_reduce; do
         [ -x "$1/$path" ] || {

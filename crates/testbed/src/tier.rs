@@ -1,5 +1,9 @@
 //! How much tests do.
 
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::Path;
+
 /// How much tests do, as `FULMEN_TEST_TIER` says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Tier {
@@ -12,12 +16,18 @@ pub enum Tier {
 }
 
 impl Tier {
-    /// This run's.
+    /// This run's. Where `FULMEN_TEST_TIERED` names a file, a line tells it who asked, so that another tier can be run of those tests
+    /// alone: the test program's name and the test's, with a space between, or the program's alone if it is not known which test it was.
     ///
     /// # Panics
     /// If the variable has another value: whoever set it would get less than was asked for.
     #[must_use]
     pub fn now() -> Tier {
+        if let Some(file) = std::env::var_os("FULMEN_TEST_TIERED") {
+            // A program that a test has started as one of its program's tests tells nothing of that test.
+            let is_child = std::env::args().any(|argument| argument == "--exact");
+            note(Path::new(&file), is_child);
+        }
         match std::env::var_os("FULMEN_TEST_TIER") {
             None => Tier::Fast,
             Some(tier) => Tier::of(tier.to_str()).unwrap_or_else(|| {
@@ -34,6 +44,21 @@ impl Tier {
             _ => None,
         }
     }
+}
+
+/// Writes down who asks.
+fn note(file: &Path, is_child: bool) {
+    let program = std::env::current_exe().expect("this program has a file");
+    let program = program.file_stem().unwrap_or_default().to_string_lossy();
+    // Cargo adds a hash.
+    let program = program.rsplit_once('-').map_or(&*program, |(name, _)| name);
+    let thread = std::thread::current();
+    let line = match thread.name().filter(|name| *name != "main" && !is_child) {
+        Some(test) => format!("{program} {test}\n"),
+        None => format!("{program}\n"),
+    };
+    let mut file = OpenOptions::new().append(true).create(true).open(file).expect("FULMEN_TEST_TIERED names a file");
+    file.write_all(line.as_bytes()).expect("a line can be added to the file of FULMEN_TEST_TIERED");
 }
 
 /// Whether cases run that the fast tier has no time for.
@@ -55,6 +80,17 @@ pub fn by_tier<T>(fast: T, full: T, soak: T) -> T {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn whoever_asks_is_known() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("tiered");
+        note(&file, false);
+        note(&file, true);
+        std::thread::scope(|scope| scope.spawn(|| note(&file, false)).join().unwrap());
+        let told = std::fs::read_to_string(&file).unwrap();
+        assert_eq!(told, "fulmen_testbed tier::tests::whoever_asks_is_known\nfulmen_testbed\nfulmen_testbed\n");
+    }
 
     #[test]
     fn tiers_have_names() {
