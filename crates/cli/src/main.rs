@@ -13,6 +13,7 @@ mod devices;
 mod doctor;
 mod links;
 mod logging;
+mod machine;
 mod output;
 mod plan;
 mod probe;

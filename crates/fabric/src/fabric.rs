@@ -69,7 +69,7 @@ impl Fabric {
         let Started { lanes, onesided, neighbours, pool, rails } = started;
         let (rank, size) = (session.rank(), session.size());
         // The ranks of a host share its processors.
-        let poll = options.poll.unwrap_or_else(|| PollPolicy::for_ranks(hosts.here()));
+        let poll = options.poll.unwrap_or_else(|| PollPolicy::of(hosts.are_crowded()));
         let (progress, groups) = (Progress::new(lanes.clone()), AtomicU64::new(0));
         let retirement = Retirement::default();
         let owner = Owner { rank, size, generation: session.generation() };

@@ -1,11 +1,13 @@
 //! On which hosts the ranks are: what they can use to talk depends on it.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::Providers;
 use crate::bootstrap::{Session, SessionError};
+use crate::processors::{self, Processors};
 
 /// The hosts of a generation's ranks, by rank. `FULMEN_HOST_ID` can say which host a process is on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,8 +15,10 @@ pub struct Hosts {
     own: u32,
     /// None where a rank does not know.
     ids: Vec<Option<[u8; 16]>>,
-    /// Of the host that has the fewest.
+    /// How many those of a host have, of the host where they are fewest.
     processors: u32,
+    /// Whether they are too few for the ranks of this machine.
+    crowded: bool,
     means: Option<Means>,
 }
 
@@ -33,9 +37,18 @@ pub enum Means {
 #[derive(Serialize, Deserialize)]
 struct Said {
     id: Option<[u8; 16]>,
-    processors: u32,
+    /// Whose processors those are, whatever hosts it stands for.
+    machine: Option<[u8; 16]>,
+    processors: Processors,
     /// None for a process that has just joined.
     means: Option<Means>,
+}
+
+impl Said {
+    /// What is taken of a rank that cannot be understood.
+    fn nothing() -> Said {
+        Said { id: None, machine: None, processors: Processors::unknown(), means: None }
+    }
 }
 
 impl Means {
@@ -52,20 +65,29 @@ impl Hosts {
     /// All ranks tell one another where they are, and how they talk if they do. Each generation begins with this, whoever
     /// starts it.
     pub(crate) fn exchange(session: &Session, means: Option<Means>, timeout: Duration) -> Result<Hosts, SessionError> {
-        let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
-        let own = Said { id: fulmen_reach::this_host().ok(), processors, means };
+        let (id, machine) = (fulmen_reach::this_host().ok(), fulmen_reach::this_machine().ok());
+        let own = Said { id, machine, processors: Processors::own(), means };
         let own = postcard::to_stdvec(&own).expect("a vector takes what is written to it");
         let blobs = session.all_gather(&own, timeout)?;
-        let said: Vec<Said> = blobs
-            .iter()
-            .map(|blob| postcard::from_bytes(blob).unwrap_or(Said { id: None, processors: 1, means: None }))
-            .collect();
-        Ok(Hosts {
-            own: session.rank(),
-            ids: said.iter().map(|said| said.id).collect(),
-            processors: said.iter().map(|said| said.processors).min().unwrap_or(1).max(1),
-            means: said.iter().find_map(|said| said.means),
-        })
+        let said: Vec<Said> =
+            blobs.iter().map(|blob| postcard::from_bytes(blob).unwrap_or_else(|_| Said::nothing())).collect();
+        Ok(Hosts::told(session.rank(), &said))
+    }
+
+    /// What follows from what each rank has said.
+    fn told(own: u32, said: &[Said]) -> Hosts {
+        let ids = said.iter().map(|said| said.id).collect();
+        let means = said.iter().find_map(|said| said.means);
+        let mut hosts = Hosts { own, ids, processors: 1, crowded: false, means };
+        let mut by_host: BTreeMap<u32, Vec<&Processors>> = BTreeMap::new();
+        for (host, said) in hosts.numbers().into_iter().zip(said) {
+            by_host.entry(host).or_default().push(&said.processors);
+        }
+        hosts.processors = by_host.values().map(|ranks| processors::count(ranks)).min().unwrap_or(1) as u32;
+        let machine = said[own as usize].machine;
+        let beside = said.iter().filter(|said| machine.is_some() && said.machine == machine);
+        hosts.crowded = processors::are_shared(&beside.map(|said| &said.processors).collect::<Vec<_>>());
+        hosts
     }
 
     /// The first rank that is on another host than this one; `None` if all are on this one.
@@ -101,10 +123,17 @@ impl Hosts {
         self.ids.iter().map(number).collect()
     }
 
-    /// How many processors the host has that has the fewest: the same on all ranks.
+    /// How many processors the ranks of a host have between them, of the host where they are fewest: the same on all ranks.
     #[must_use]
     pub fn processors(&self) -> u32 {
         self.processors
+    }
+
+    /// Whether ranks of this machine share processors: there are more of them, or some are bound to the same ones. Ranks that
+    /// stand for hosts of their own (`FULMEN_HOST_ID`) share their machine's all the same.
+    #[must_use]
+    pub fn are_crowded(&self) -> bool {
+        self.crowded
     }
 
     /// How the other ranks talk already, if this process has come to take a place among them.
@@ -127,7 +156,7 @@ mod tests {
     fn ranks_are_on_one_host_if_all_say_so() {
         let hosts = |own, ids: &[Option<u8>]| {
             let ids = ids.iter().map(|id| id.map(|id| [id; 16])).collect();
-            let hosts = Hosts { own, ids, processors: 1, means: None };
+            let hosts = Hosts { own, ids, processors: 1, crowded: false, means: None };
             (hosts.are_one(), hosts.elsewhere(), hosts.here())
         };
         assert_eq!(hosts(0, &[Some(1)]), (true, None, 1));
@@ -142,7 +171,35 @@ mod tests {
     #[test]
     fn hosts_are_counted_by_their_first_ranks() {
         let ids = [Some(7), None, Some(3), Some(7), None, Some(3)].map(|id| id.map(|id| [id; 16]));
-        let hosts = Hosts { own: 0, ids: ids.to_vec(), processors: 1, means: None };
+        let hosts = Hosts { own: 0, ids: ids.to_vec(), processors: 1, crowded: false, means: None };
         assert_eq!(hosts.numbers(), [0, 1, 2, 0, 3, 2]);
+    }
+
+    #[test]
+    fn ranks_are_crowded_by_those_of_their_machine() {
+        // By rank: the host, the machine, and the processors that it is bound to.
+        let told = |own, ranks: &[(Option<u8>, Option<u8>, &[u16])]| {
+            let said: Vec<Said> = ranks
+                .iter()
+                .map(|(host, machine, processors)| Said {
+                    id: host.map(|host| [host; 16]),
+                    machine: machine.map(|machine| [machine; 16]),
+                    processors: Processors::bound(processors),
+                    means: None,
+                })
+                .collect();
+            let hosts = Hosts::told(own, &said);
+            (hosts.processors(), hosts.are_crowded())
+        };
+        let one = Some(1);
+        assert_eq!(told(0, &[(one, one, &[0]), (one, one, &[1])]), (2, false), "another launcher has bound them");
+        assert_eq!(told(0, &[(one, one, &[0, 1]), (one, one, &[0, 1]), (one, one, &[0, 1])]), (2, true));
+        // They stand for two hosts, and share one machine's processor.
+        assert_eq!(told(0, &[(one, one, &[0]), (Some(2), one, &[0])]), (1, true));
+        // Only the second machine is crowded.
+        let both: [(_, _, &[u16]); 3] = [(one, one, &[0, 1, 2]), (Some(2), Some(2), &[0]), (Some(2), Some(2), &[0])];
+        assert_eq!((told(0, &both), told(2, &both)), ((1, false), (1, true)));
+        // Those that do not know where they are may be anywhere.
+        assert_eq!(told(1, &[(None, None, &[0]), (None, None, &[0])]), (1, false));
     }
 }

@@ -32,6 +32,7 @@ mod muster;
 mod onesided;
 mod options;
 mod probe;
+mod processors;
 mod progress;
 mod providers;
 pub mod recorder;

@@ -91,11 +91,10 @@ impl PollPolicy {
     /// For more ranks than processors: whoever is waited for needs this one.
     pub const POLITE: PollPolicy = PollPolicy { spins: 1, yields: 32 };
 
-    /// The policy for so many ranks on this host.
+    /// The policy for ranks that share processors, or do not.
     #[must_use]
-    pub fn for_ranks(ranks: u32) -> PollPolicy {
-        let processors = std::thread::available_parallelism().map_or(1, |count| count.get());
-        if ranks as usize > processors { PollPolicy::POLITE } else { PollPolicy::BUSY }
+    pub fn of(crowded: bool) -> PollPolicy {
+        if crowded { PollPolicy::POLITE } else { PollPolicy::BUSY }
     }
 }
 

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use fulmen_collectives::{CollectiveError, Group};
 use fulmen_fabric::{
-    Cables, DEFAULT_TIMEOUT, Fabric, FabricOptions, JoinError, Launch, LaunchError, OptionsError, PollPolicy, Session,
-    StartError,
+    Cables, DEFAULT_TIMEOUT, Fabric, FabricOptions, JoinError, Launch, LaunchError, OptionsError, Session, StartError,
 };
 use fulmen_reach::ReachError;
 use fulmen_soft::{OpenError, UnknownProfile};
@@ -142,7 +141,7 @@ impl Options {
         Options::from_lookup(FabricOptions::from_env()?, lookup)
     }
 
-    fn from_lookup(mut fabric: FabricOptions, lookup: impl Fn(&str) -> Option<String>) -> Result<Options, InitError> {
+    fn from_lookup(fabric: FabricOptions, lookup: impl Fn(&str) -> Option<String>) -> Result<Options, InitError> {
         let lookup = |name| lookup(name).map(|value: String| value.trim().to_owned()).filter(|value| !value.is_empty());
         let one_of = |name, values: [(&str, bool); 2], expected| match lookup(name) {
             None => Ok(false),
@@ -152,9 +151,6 @@ impl Options {
                 .map(|(_, means)| means)
                 .ok_or_else(|| InitError::Variable { name, value: value.escape_debug().collect(), expected }),
         };
-        // Ranks that are kept apart share the machine's processors all the same.
-        let beside = lookup("FULMEN_LOCAL_SIZE").and_then(|count| count.parse().ok());
-        fabric.poll = fabric.poll.or(beside.map(PollPolicy::for_ranks));
         let (addresses, any) = lookup(network::ADDRESS).as_deref().map(network::parse).transpose()?.unwrap_or_default();
         let network = Network {
             addresses,

@@ -155,6 +155,15 @@ pub fn this_host() -> Result<[u8; 16], ReachError> {
     Ok(digest(&platform::host_identity().system("read this host's boot id")?))
 }
 
+/// The same for all processes whose machine has booted once, whichever network they see and whatever `FULMEN_HOST_ID` says: they share
+/// its processors.
+///
+/// # Errors
+/// [`ReachError::System`] if the system does not tell this boot's id.
+pub fn this_machine() -> Result<[u8; 16], ReachError> {
+    Ok(digest(&platform::machine_identity().system("read this machine's boot id")?))
+}
+
 /// FNV-1a of 128 bits: it tells a few hosts apart and protects nothing.
 fn digest(bytes: &[u8]) -> [u8; 16] {
     const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;

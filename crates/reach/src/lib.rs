@@ -31,7 +31,7 @@ mod wire;
 
 use std::time::{Duration, Instant};
 
-pub use address::{NodeAddress, this_host};
+pub use address::{NodeAddress, this_host, this_machine};
 pub use doorbell::{Doorbell, Listener};
 pub use error::{ReachError, Refusal};
 pub use node::{Node, OnNotice, ShareKey};

@@ -4,7 +4,6 @@
 //! [`mod@measure`] is the loop that times calls, [`cases`] are the operations on data of which the results are known.
 
 mod cases;
-pub mod machine;
 mod measure;
 mod onesided;
 mod operation;
@@ -29,6 +28,7 @@ pub use rank::{measure_type, pin};
 pub use size::Size;
 pub use table::short;
 
+use crate::machine;
 use crate::output::{NOBODY_LISTENS, say, show};
 use crate::run::{self, HostOptions, Job, Output, Profile, Reader, device_name, positive_seconds, rank_count};
 
@@ -37,7 +37,7 @@ pub const RANK: &str = "__bench";
 
 /// Measure an operation between ranks, and check its results.
 ///
-/// Starts N ranks of its own on this machine, or on the hosts that are named, each bound to a processor if there are enough. Sizes
+/// Starts N ranks of its own on this machine, or on the hosts that are named, each bound to a processor, in turn if there are fewer. Sizes
 /// multiply from --min to --max. Sizes mean what they mean in nccl-tests: the longer of a rank's input and output, so that for
 /// all-gather and gather it is the gathered whole, and for reduce-scatter, scatter and all-to-all the input (cut to whole elements
 /// for each rank, one at least). Results are out of place, sums for reductions.

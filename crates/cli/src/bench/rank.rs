@@ -4,12 +4,12 @@ use std::io::{self, Write};
 
 use fulmen::{Complex64, DType, Group, Options, ReduceOp, bf16, f16};
 
+use super::Spec;
 use super::cases::{Case, case};
-use super::machine;
 use super::measure::{Effort, Subject, measure};
 use super::operation::{Op, Row};
 use super::value::Value;
-use super::{Spec, machine::processors};
+use crate::{machine, run};
 
 /// Rounds of checked calls before a size is measured, as long as they are short.
 const ROUNDS: u64 = 8;
@@ -41,18 +41,16 @@ pub fn run(spec: &Spec, apart: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Gives this rank a processor of its own if there are enough. To be called by the thread that makes the calls, when the
-/// group is there: how a rank waits depends on how many processors it is seen to have, and its other threads stay free.
+/// Binds this rank to a processor, of its own if there are enough. To be called by the thread that makes the calls, when the group is
+/// there: its other threads stay free.
 pub fn pin() {
-    let variable = |name| std::env::var(name).ok()?.parse::<usize>().ok();
-    let place = variable("FULMEN_LOCAL_RANK").zip(variable("FULMEN_LOCAL_SIZE"));
-    let processors = processors();
-    if let Some((rank, size)) = place
-        && size <= processors.len()
-        && rank < size
-        && let Err(error) = machine::pin(processors[rank])
-    {
-        tracing::warn!(%error, processor = processors[rank], "not bound to a processor");
+    let Some((rank, ranks)) = run::local_place() else { return };
+    let processors = machine::processors();
+    if !processors.is_empty() && rank < ranks {
+        let processor = processors[rank % processors.len()];
+        if let Err(error) = machine::bind(&[processor]) {
+            tracing::warn!(%error, processor, "not bound to a processor");
+        }
     }
 }
 

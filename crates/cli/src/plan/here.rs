@@ -10,7 +10,8 @@ use fulmen::parts::collectives::plan::{self, Links, Mapped, Operation, Question,
 use fulmen::parts::kernels::{ReduceOp, reduce_into};
 use fulmen::{Algorithm, DType, Order, TCP};
 
-use crate::bench::{Effort, Op, Row, Spec, machine};
+use crate::bench::{Effort, Op, Row, Spec};
+use crate::machine;
 use crate::run::{self, Job, Output, Profile};
 
 /// How ranks of this machine talk.

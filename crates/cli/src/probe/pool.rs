@@ -12,7 +12,7 @@ use super::answer::{Answer, Pool, Refusal, Transfer};
 use super::ends::{End, Memory, all_access, poll, region_in_one_piece};
 use super::pattern;
 use super::worker::{Done, Voice};
-use crate::bench::machine::available_memory;
+use crate::machine::available_memory;
 
 /// The smallest registration in bytes.
 pub const SMALLEST: u64 = 128 << 20;

@@ -54,6 +54,9 @@ pub const START: &str = "__start";
 /// The variable that names the machine's device over which ranks talk.
 pub const DEVICE: &str = "FULMEN_DEVICE";
 
+/// The variable that has ranks bound to processors.
+const BIND: &str = "FULMEN_BIND";
+
 /// The time between SIGTERM and SIGKILL for ranks that are this program.
 const GRACE: Duration = Duration::from_secs(2);
 
@@ -152,6 +155,10 @@ pub struct Args {
         default_value = "10"
     )]
     silence: Duration,
+    /// Bind each rank to its part of the processors: as many for each, neighbouring ones; or one, in turn, if there are more ranks than
+    /// processors. It helps ranks that have no more threads than that, while nothing else needs the processors. Linux alone can.
+    #[arg(long, env = BIND, value_parser = clap::builder::BoolishValueParser::new(), action = clap::ArgAction::SetTrue)]
+    bind: bool,
     /// Have ranks verify what they send one another by checksums. Memory that ranks map needs none.
     #[arg(long)]
     verify_data: bool,
@@ -257,6 +264,12 @@ impl Job {
         check_descriptors(here, self.ranks - here)?;
         begin::run(self)
     }
+}
+
+/// Which of this host's ranks this process is, and how many those are, if it is one.
+pub fn local_place() -> Option<(usize, usize)> {
+    let variable = |name| std::env::var(name).ok()?.parse().ok();
+    variable("FULMEN_LOCAL_RANK").zip(variable("FULMEN_LOCAL_SIZE"))
 }
 
 /// What has ranks verify what they send one another.
@@ -398,7 +411,8 @@ impl RunError {
 /// Runs the ranks until all have ended.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let Args { ranks, hosts, variables, workdir, verbs, verbs_options, mut profile, device, require, .. } = args;
-    let Args { timeout, grace, restart, silence, verify_data, trusted_rail, no_labels, trace, program, .. } = args;
+    let Args { timeout, grace, restart, silence, bind, verify_data, trusted_rail, no_labels, trace, program, .. } =
+        args;
     let hosts = hosts.hosts(ranks, silence)?;
     let ranks = hosts.as_ref().map_or(ranks.unwrap_or(1), |hosts| hosts.placement.ranks());
     let (given, linker) = environment::variables_of(&hosts, &variables)?;
@@ -420,7 +434,9 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
     };
     let output = if no_labels { Output::Plain } else { Output::Labelled };
-    let options = [verify_data.then(verified), trusted_rail.then(trusted), require.map(required), device.map(over)];
+    let bound = bind.then(|| (BIND, "1".to_owned()));
+    let options =
+        [bound, verify_data.then(verified), trusted_rail.then(trusted), require.map(required), device.map(over)];
     let env = options.into_iter().flatten().collect();
     let of_drop_in = drop_in.iter().flat_map(|drop_in| drop_in.variables().iter().cloned());
     let program_env = of_drop_in.map(|(name, value)| (name.into(), value)).chain(linker).collect();

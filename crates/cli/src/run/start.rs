@@ -15,7 +15,9 @@ use std::process::{Command, ExitCode};
 
 use rustix::process::{Pid, getppid};
 
-use super::{control, processes};
+use super::{BIND, control, local_place, processes};
+use crate::machine;
+use crate::output::say;
 
 /// The arguments of the hidden command.
 #[derive(clap::Args)]
@@ -73,6 +75,12 @@ fn prepare(args: &Args, socket: &UnixStream) -> io::Result<()> {
     // If the supervisor died before the line above, nobody would end the program: it must not begin.
     if getppid() != Pid::from_raw(args.parent) {
         return Err(rustix::io::Errno::SRCH.into());
+    }
+    if std::env::var_os(BIND).is_some_and(|value| value == "1")
+        && let Some((rank, ranks)) = local_place()
+        && let Err(error) = machine::bind(&machine::part(&machine::cores(), rank, ranks))
+    {
+        say(&format!("not bound to processors, and runs on any: {error}"));
     }
     Ok(())
 }

@@ -41,6 +41,37 @@ fn a_machine_without_the_library_says_so() {
     }
 }
 
+/// Processors as the system lists them: `0-3,8`.
+fn processors(list: &str) -> BTreeSet<u32> {
+    let number = |text: &str| text.parse::<u32>().unwrap();
+    list.trim()
+        .split(',')
+        .flat_map(|range| {
+            let (first, last) = range.split_once('-').unwrap_or((range, range));
+            number(first)..=number(last)
+        })
+        .collect()
+}
+
+#[test]
+fn ranks_are_bound_to_their_parts_of_the_processors() {
+    let script = "sed -n 's/^Cpus_allowed_list://p' /proc/self/status";
+    let of_ranks = |options: &[&str]| -> Vec<BTreeSet<u32>> {
+        let ended = ranks(&[options, &["--no-labels"]].concat(), script).end();
+        assert_eq!(ended.code, Some(0), "{}", ended.err);
+        ended.out.lines().map(processors).collect()
+    };
+    let all = &of_ranks(&["-n", "1"])[0];
+    assert_eq!(&of_ranks(&["-n", "1", "--bind"])[0], all);
+    assert!(of_ranks(&["-n", "2"]).iter().all(|rank| rank == all), "without the option, each runs on any");
+    for ranks in [2, 5] {
+        let parts = of_ranks(&["-n", &ranks.to_string(), "--bind"]);
+        assert_eq!(&parts.iter().flatten().copied().collect::<BTreeSet<u32>>(), all, "none is left");
+        // Nobody shares any unless there are too few.
+        assert_eq!(parts.iter().map(BTreeSet::len).sum::<usize>(), all.len().max(ranks), "{parts:?}");
+    }
+}
+
 #[test]
 fn the_first_rank_reads_the_input() {
     let mut input = tempfile::tempfile().unwrap();

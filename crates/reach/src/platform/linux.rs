@@ -92,9 +92,14 @@ fn credentials(socket: impl AsFd) -> Result<libc::ucred, Errno> {
 /// Makes a received descriptor stay in this process. `CMSG_CLOEXEC` did it already.
 pub(crate) fn keep_private(_: &OwnedFd) {}
 
+/// The boot.
+pub(crate) fn machine_identity() -> io::Result<Vec<u8>> {
+    std::fs::read("/proc/sys/kernel/random/boot_id")
+}
+
 /// The boot and the network namespace, which is where abstract names live.
 pub(crate) fn host_identity() -> io::Result<Vec<u8>> {
-    let mut identity = std::fs::read("/proc/sys/kernel/random/boot_id")?;
+    let mut identity = machine_identity()?;
     let namespace = std::fs::metadata("/proc/self/ns/net")?;
     identity.extend_from_slice(&namespace.ino().to_le_bytes());
     Ok(identity)

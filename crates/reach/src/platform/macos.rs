@@ -114,8 +114,13 @@ pub(crate) fn keep_private(descriptor: &OwnedFd) {
     let _ = rustix::io::fcntl_setfd(descriptor, rustix::io::FdFlags::CLOEXEC);
 }
 
-/// The boot.
+/// The machine: names are files, which all of its processes see.
 pub(crate) fn host_identity() -> io::Result<Vec<u8>> {
+    machine_identity()
+}
+
+/// The boot.
+pub(crate) fn machine_identity() -> io::Result<Vec<u8>> {
     let mut identity = vec![0; 64];
     let mut len = identity.len();
     // SAFETY: the name is a C string, the buffer has `len` bytes, and nothing is set.

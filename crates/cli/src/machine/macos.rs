@@ -3,12 +3,12 @@
 use std::io;
 
 /// None that a rank could have to itself.
-pub fn processors() -> Vec<usize> {
+pub fn cores() -> Vec<Vec<usize>> {
     Vec::new()
 }
 
 /// Always refused.
-pub fn pin(_cpu: usize) -> io::Result<()> {
+pub fn bind(_processors: &[usize]) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
