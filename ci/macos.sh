@@ -78,5 +78,6 @@ export SDKROOT=$work
 
 # Clippy's driver asks the environment for the sysroot, cargo asks the compiler. Nothing that is built here runs for long.
 SYSROOT=$root RUSTC_BOOTSTRAP=1 RUSTC="$work/rustc" CARGO_PROFILE_DEV_DEBUG=false \
-    cargo clippy -Zbuild-std --config 'profile.dev.package."*".opt-level = 0' --target aarch64-apple-darwin --target-dir "$work/build" --workspace --lib --bins "$@" -- -D warnings
+    cargo clippy -Zbuild-std --config 'profile.dev.package."*".opt-level = 0' --target aarch64-apple-darwin \
+    --target-dir "$work/build" --workspace --lib --bins "$@" -- -D warnings
 echo "macOS code type-checks for aarch64-apple-darwin"

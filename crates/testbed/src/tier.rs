@@ -16,24 +16,30 @@ pub enum Tier {
 }
 
 impl Tier {
-    /// This run's. Where `FULMEN_TEST_TIERED` names a file, a line tells it who asked, so that another tier can be run of those tests
-    /// alone: the test program's name and the test's, with a space between, or the program's alone if it is not known which test it was.
+    /// This run's.
     ///
     /// # Panics
     /// If the variable has another value: whoever set it would get less than was asked for.
     #[must_use]
     pub fn now() -> Tier {
-        if let Some(file) = std::env::var_os("FULMEN_TEST_TIERED") {
-            // A program that a test has started as one of its program's tests tells nothing of that test.
-            let is_child = std::env::args().any(|argument| argument == "--exact");
-            note(Path::new(&file), is_child);
-        }
         match std::env::var_os("FULMEN_TEST_TIER") {
             None => Tier::Fast,
             Some(tier) => Tier::of(tier.to_str()).unwrap_or_else(|| {
                 panic!("FULMEN_TEST_TIER is {tier:?}; it may be fast, full or soak");
             }),
         }
+    }
+
+    /// This run's, for who does more in the full tier. Where `FULMEN_TEST_TIERED` names a file, a line tells it who that is, so that the full
+    /// tier can be run of those tests alone: the test program's name and the test's, with a space between, or the program's alone if it
+    /// is not known which test it was.
+    fn asked() -> Tier {
+        if let Some(file) = std::env::var_os("FULMEN_TEST_TIERED") {
+            // A program that a test has started as one of its program's tests tells nothing of that test.
+            let is_child = std::env::args().any(|argument| argument == "--exact");
+            note(Path::new(&file), is_child);
+        }
+        Tier::now()
     }
 
     fn of(name: Option<&str>) -> Option<Tier> {
@@ -64,13 +70,13 @@ fn note(file: &Path, is_child: bool) {
 /// Whether cases run that the fast tier has no time for.
 #[must_use]
 pub fn is_full() -> bool {
-    Tier::now() >= Tier::Full
+    Tier::asked() >= Tier::Full
 }
 
 /// What the tier has of something, such as rounds.
 #[must_use]
 pub fn by_tier<T>(fast: T, full: T, soak: T) -> T {
-    match Tier::now() {
+    match Tier::asked() {
         Tier::Fast => fast,
         Tier::Full => full,
         Tier::Soak => soak,
