@@ -80,7 +80,7 @@ struct World<'a> {
     /// By rank and step, messages that have come.
     came: Vec<Vec<u32>>,
     hosts: Vec<u32>,
-    /// By host, when each of its processors is free, and whether it has more ranks than those.
+    /// By host, when each of its processors is free that has worked, and whether it has more ranks than processors.
     processors: Vec<Vec<f64>>,
     crowded: Vec<bool>,
     /// By cable, when it is free.
@@ -123,8 +123,10 @@ pub(crate) fn least(links: &Links, rounds: &Rounds) -> f64 {
         let schedule = rounds.schedule(piece);
         for round in 0..rounds.rounds(piece) {
             let traffic = rounds.traffic(schedule.as_ref(), piece, rank, round);
-            work += (traffic.sends.len() + traffic.receives) as f64 * links.message_us;
+            // Those that it receives may come from anywhere.
+            work += traffic.receives as f64 * f64::min(message_us(links, false), message_us(links, true));
             for (to, bytes) in traffic.sends {
+                work += message_us(links, hosts[to] == hosts[rank]);
                 let way = links.way(hosts[rank] as usize, hosts[to] as usize, count);
                 carried += way.iter().map(|(_, many)| bytes as f64 / *many as f64).sum::<f64>();
             }
@@ -134,6 +136,11 @@ pub(crate) fn least(links: &Links, rounds: &Rounds) -> f64 {
     let wire = links.bandwidth.map_or(0.0, |rate| carried / (rate * 1000.0) / cables);
     let factor = rounds.pieces() as f64 / rounds.pieces().min(PIECES) as f64;
     factor / 2.0 * f64::max(work, wire)
+}
+
+/// What a processor does for a message, whatever its bytes, within a host or between two.
+fn message_us(links: &Links, inside: bool) -> f64 {
+    links.inside.filter(|_| inside).map_or(links.message_us, |inside| inside.message_us)
 }
 
 impl<'a> World<'a> {
@@ -169,7 +176,7 @@ impl<'a> World<'a> {
             came: vec![vec![0; steps.len()]; rounds.ranks()],
             steps,
             ops,
-            processors: vec![vec![0.0; links.processors]; count],
+            processors: vec![Vec::new(); count],
             crowded: (0..count as u32)
                 .map(|host| hosts.iter().filter(|other| **other == host).count() > links.processors)
                 .collect(),
@@ -217,10 +224,18 @@ impl<'a> World<'a> {
         if work == 0.0 {
             return from;
         }
-        let free = self.processors[host].iter_mut().min_by(|one, other| one.total_cmp(other));
-        let free = free.expect("a host has processors");
-        *free = free.max(from) + work;
-        *free
+        let processors = &mut self.processors[host];
+        let all_worked = processors.len() == self.links.processors;
+        match processors.iter_mut().min_by(|one, other| one.total_cmp(other)) {
+            Some(free) if *free <= from || all_worked => {
+                *free = free.max(from) + work;
+                *free
+            }
+            _ => {
+                processors.push(from + work);
+                from + work
+            }
+        }
     }
 
     /// What a processor does for the bytes of a message.
@@ -235,10 +250,6 @@ impl<'a> World<'a> {
 
     fn is_offered(&self, bytes: usize) -> bool {
         self.links.offered_from.is_some_and(|from| bytes >= from)
-    }
-
-    fn message_us(&self, inside: bool) -> f64 {
-        self.inside(inside).map_or(self.links.message_us, |inside| inside.message_us)
     }
 
     fn inside(&self, inside: bool) -> Option<Inside> {
@@ -284,7 +295,7 @@ impl<'a> World<'a> {
                     return;
                 }
                 let inside = self.links.inside.is_some() && self.hosts.iter().all(|other| *other == self.hosts[rank]);
-                let work = traffic.receives as f64 * self.message_us(inside)
+                let work = traffic.receives as f64 * message_us(self.links, inside)
                     + (self.links.copy_ns + self.uncached_ns) / 1000.0 * traffic.copied as f64
                     + (self.links.reduce_ns + self.uncached_ns) / 1000.0 * traffic.combined as f64;
                 then = self.work(host, now, work);
@@ -301,7 +312,7 @@ impl<'a> World<'a> {
     fn send(&mut self, from: usize, to: usize, bytes: usize, step: usize, now: f64) -> f64 {
         let (host, other, hosts) = (self.hosts[from] as usize, self.hosts[to] as usize, self.processors.len());
         let inside = host == other;
-        let (message, byte) = (self.message_us(inside), self.bytes_us(bytes, inside));
+        let (message, byte) = (message_us(self.links, inside), self.bytes_us(bytes, inside));
         let done = self.work(host, now, message + byte);
         let latency = self.inside(inside).map_or(self.links.latency_us, |inside| inside.latency_us);
         // What a sender does for a message besides, it does while that is on its way.

@@ -116,3 +116,52 @@ fn hosts_with_several_ranks_send_less_over_their_cables() {
     assert!(time(Algorithm::Hosts) < time(Algorithm::Halving), "{all:?}");
     assert!(time(Algorithm::Hosts) < time(Algorithm::Shares), "{all:?}");
 }
+
+/// Whatever a link file says that is accepted, each algorithm's time is a number, and the fastest is found without running all.
+#[test]
+fn times_are_numbers_over_any_links_that_are_accepted() {
+    let mut random = 1_u64;
+    let mut below = |count: u64| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) % count
+    };
+    for _ in 0..300 {
+        // Nothing, the most that is accepted, or anything between.
+        let mut figure = || match below(6) {
+            0 => 0.0,
+            1 => 1e9,
+            _ => 10_f64.powi(below(15) as i32 - 6),
+        };
+        let links = Links {
+            latency_us: figure(),
+            message_us: figure(),
+            byte_ns: figure(),
+            offered_byte_ns: figure(),
+            hop_us: figure(),
+            wake_us: figure(),
+            copy_ns: figure(),
+            reduce_ns: figure(),
+            uncached_ns: figure(),
+            bandwidth: Some(figure().max(1e-6)),
+            inside: Some(Inside { latency_us: figure(), message_us: figure(), byte_ns: figure() }),
+            ..Links::usual(LinkKind::Device, 1, true)
+        };
+        let shapes =
+            [Shape::Mesh, Shape::Ring, Shape::Switch, Shape::FatTree { rack: 2, uplinks: 1 + below(3) as usize }];
+        let links = Links {
+            shape: shapes[below(4) as usize],
+            ranks_per_host: 1 + below(3) as usize,
+            processors: [1, 2, 1 << 16][below(3) as usize],
+            offered_from: Some(below(1 << 20) as usize),
+            caches: Some(below(1 << 24) as usize),
+            ..links
+        };
+        let text = serde_json::to_string(&links).unwrap();
+        assert_eq!(Links::parse("a file", &text).unwrap(), links);
+        let question = question(2 + below(8) as usize, 4 * (1 + below(1 << 18) as usize), Order::Ranks);
+        let all = predict(&question, &links);
+        assert!(all.iter().all(|one| one.time_us.is_finite() && one.time_us >= 0.0), "{links:?}: {all:?}");
+        let (fastest, first) = (fastest(&question, &links), all[0]);
+        assert!(fastest.time_us <= first.time_us * 1.000001, "{links:?}: {question:?}: {fastest:?} of {all:?}");
+    }
+}
