@@ -157,7 +157,7 @@ pub struct Args {
     silence: Duration,
     /// Bind each rank to its part of the processors: as many for each, neighbouring ones; or one, in turn, if there are more ranks than
     /// processors. It helps ranks that have no more threads than that, while nothing else needs the processors. Linux alone can.
-    #[arg(long, env = BIND, value_parser = clap::builder::BoolishValueParser::new(), action = clap::ArgAction::SetTrue)]
+    #[arg(long, env = BIND, value_parser = binds, action = clap::ArgAction::SetTrue)]
     bind: bool,
     /// Have ranks verify what they send one another by checksums. Memory that ranks map needs none.
     #[arg(long)]
@@ -507,6 +507,15 @@ pub fn positive_seconds(text: &str) -> Result<Duration, String> {
     })
 }
 
+/// Reads the variable that has ranks bound; the option itself counts as true.
+fn binds(text: &str) -> Result<bool, String> {
+    match text.trim() {
+        "1" | "true" => Ok(true),
+        "" | "0" | "false" => Ok(false),
+        _ => Err("give 1 to bind ranks to processors, or 0".to_string()),
+    }
+}
+
 /// Reads how long a rank may be silent.
 fn silence(text: &str) -> Result<Duration, String> {
     match seconds(text)? {
@@ -529,5 +538,11 @@ mod tests {
             assert!(seconds(wrong).is_err(), "{wrong}");
         }
         assert!(positive_seconds("0").is_err());
+    }
+
+    #[test]
+    fn ranks_are_bound_if_the_variable_says_so() {
+        assert_eq!(["1", "0", ""].map(binds), [Ok(true), Ok(false), Ok(false)]);
+        assert!(binds("maybe").unwrap_err().contains("give 1"));
     }
 }
