@@ -14,5 +14,6 @@ mod rails;
 mod recovery;
 mod relay;
 mod scripted;
+mod stepping_out;
 mod windows;
 mod world;
