@@ -68,7 +68,7 @@ impl Fabric {
     ) -> Fabric {
         let Started { lanes, onesided, neighbours, pool, rails } = started;
         let (rank, size) = (session.rank(), session.size());
-        // The ranks of a host share its processors.
+        // The ranks of a machine share its processors.
         let poll = options.poll.unwrap_or_else(|| PollPolicy::of(hosts.are_crowded()));
         let (progress, groups) = (Progress::new(lanes.clone()), AtomicU64::new(0));
         let retirement = Retirement::default();
