@@ -278,7 +278,16 @@ impl Owned {
         let Answer::Opened(theirs) = ask(&Call::Open { from, to, trunk: id, ends: own.clone() })? else {
             return Err(unreachable("its owner answers something else"));
         };
+        self.are_alike(&theirs)?;
         self.complete((trunk, id), (gid_index, from, to), &own, &theirs)
+    }
+
+    /// Whether the ends of a trunk of another owner can be those of one of this device.
+    fn are_alike(&self, theirs: &[End]) -> Result<(), Refusal> {
+        if theirs.len() == self.classes.len() {
+            return Ok(());
+        }
+        Err(unreachable("its owner has trunks of another kind: run one version of Fulmen, with devices alike"))
     }
 
     fn new_trunk(&self) -> Result<Trunk, VerbsError> {
@@ -292,11 +301,6 @@ impl Owned {
         own: &[End],
         theirs: &[End],
     ) -> Result<u32, Refusal> {
-        if own.len() != theirs.len() {
-            return Err(unreachable(
-                "its owner has trunks of another kind: run one version of Fulmen, with devices alike",
-            ));
-        }
         let mtu = self.device.port(PORT).map_err(unreachable)?.active_mtu;
         let course = Course { local_gid_index: gid_index, there: to, port: PORT, mtu };
         trunk.connect(&course, own, theirs).map_err(unreachable)?;
@@ -344,6 +348,8 @@ impl Owned {
                 Ok(Answer::Done)
             }
             Call::Open { from, to, trunk: id, ends } => {
+                // What cannot come to anything ends no trunk, and takes no queue pairs that others are about to take.
+                self.are_alike(&ends)?;
                 self.cut(to, from);
                 let trunk = self.new_trunk().map_err(unreachable)?;
                 let own = trunk.ends().map_err(unreachable)?;

@@ -9,7 +9,7 @@ use fulmen_attach::Owner;
 
 use super::support::{House, NAME, strict};
 use super::talk::{Talk, nothing_is_left};
-use super::{LONG, Random};
+use super::{LONG, Random, until};
 
 const REFUSED: u8 = 6;
 
@@ -56,6 +56,16 @@ mod ask {
 
     pub fn remove(pair: u32) -> Vec<u8> {
         of(6, &[&number(pair)])
+    }
+}
+
+/// What an owner asks another one.
+mod call {
+    /// To be the other end of a trunk of so many queue pairs.
+    pub fn open(from: [u8; 16], to: [u8; 16], pairs: u8) -> Vec<u8> {
+        let place = |gid: [u8; 16]| [&gid[..], &[0]].concat();
+        let (number, ends) = ([7], [1, 2].repeat(pairs.into()));
+        [&[0][..], &place(from), &place(to), &number, &[pairs], &ends].concat()
     }
 }
 
@@ -179,6 +189,22 @@ fn foreign_numbers(socket: &Path, gid: [u8; 16]) {
     }
     // As many as there are, and then it is refused.
     while stranger.ask(&ask::create(1))[0] != REFUSED {}
+}
+
+/// Which takes no queue pair either: the device has no more of them than the trunk that is there.
+#[test]
+fn trunks_of_another_kind_end_none() {
+    let houses = House::street([strict(), strict()]);
+    let gids = [0, 1].map(|house: usize| houses[house].device.gid_table(1).expect("port 1")[0].gid.0);
+    let talk = Talk::start([&houses[0].socket, &houses[1].socket], 81, 1000);
+    for (house, pairs) in [0, 1].into_iter().flat_map(|house| [0, 2, 4, 100].map(|pairs| (house, pairs))) {
+        until("a trunk", || (owner(&houses[house]).status()[0].trunks == 1).then_some(()));
+        let answer = owner(&houses[house]).answer(&call::open(gids[1 - house], gids[house], pairs));
+        let answer = String::from_utf8_lossy(&answer);
+        assert!(answer.contains("devices alike"), "{pairs} queue pairs: {answer:?}");
+    }
+    talk.finish(|| {});
+    nothing_is_left(&houses);
 }
 
 #[test]
