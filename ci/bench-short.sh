@@ -34,6 +34,7 @@ check all-reduce --min 8 --max 64K --memory plain
 
 BENCH_VERBS_COUNT=2000 ci/bench-verbs.sh 1
 
-cargo bench -q -p fulmen-cli --bench compare --no-run
-timeout 400 cargo bench -q -p fulmen-cli --bench compare -- --quick --skip peers
+# As tests are built, which most of it is by then: to optimize it once more, with what tests need, would take a minute.
+cargo bench -q --profile dev --bench compare --no-run
+timeout 400 cargo bench -q --profile dev --bench compare -- --quick --skip peers
 echo "bench-short: every result was right"
