@@ -5,7 +5,7 @@
 const LONG: usize = 2 << 10;
 
 /// From so many bytes on, one instruction for all of it (`rep movsb`), where that is [fast](string_copies_are_fast). It takes long to begin:
-/// parts of 4 KiB take 1.05 to 1.1 of the time that they take by vectors.
+/// messages and all-gathers of 4 KiB take 1.09 of the time that they take by vectors.
 #[cfg(target_arch = "x86_64")]
 const LONGER: usize = 8 << 10;
 
@@ -65,10 +65,10 @@ unsafe fn stream_by_lines(from: *const u8, to: *mut u8, len: usize) {
 }
 
 /// Whether the processor's instruction for strings copies as fast as any other, wherever source and target begin: it says so (FSRM), and is
-/// none of AMD's family 19h (Zen 3 and Zen 4), which says so too, and on which it is slow for some targets (glibc, bug 30994; measured there:
-/// half as fast out of what another processor wrote). What is written so need not be read first. (Measured of messages of plain memory between
-/// two ranks, beside vectors: with an AMD EPYC of family 1Ah, near, 16 KiB to 256 KiB take 0.82 to 0.89 of the time and 1 MiB 0.96; with an
-/// Intel Xeon of 16 processors, 16 KiB 0.9, 64 KiB to 1 MiB 0.75 to 0.8.)
+/// none of AMD's family 19h (Zen 3 and Zen 4), which says so too and is up to twenty times as slow with some targets (glibc, bug 30994). What
+/// is written so need not be read first. (Measured of messages of plain memory between two ranks, beside vectors: with an AMD EPYC of family
+/// 1Ah, near, 16 KiB take 0.9 of the time, 64 KiB and 256 KiB 0.81 and 1 MiB 0.95; with an Intel Xeon of 16 processors, 16 KiB 0.9, 64 KiB to
+/// 1 MiB 0.75 to 0.8.)
 #[cfg(target_arch = "x86_64")]
 fn string_copies_are_fast() -> bool {
     use std::arch::x86_64::{__cpuid, __cpuid_count};
