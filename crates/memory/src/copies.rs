@@ -10,7 +10,7 @@ const LONG: usize = 2 << 10;
 const LONGER: usize = 8 << 10;
 
 /// Copies `len` bytes: what is long by vector instructions or, where the processor does that faster, by its one instruction for strings.
-/// Libraries do the latter on all processors.
+/// Libraries of some age do the latter on all processors.
 ///
 /// # Safety
 /// `from` may be read and `to` written for `len` bytes, and they do not overlap. Somebody else may write what is read meanwhile: then it is
