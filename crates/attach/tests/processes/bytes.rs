@@ -191,7 +191,7 @@ fn foreign_numbers(socket: &Path, gid: [u8; 16]) {
     while stranger.ask(&ask::create(1))[0] != REFUSED {}
 }
 
-/// Which takes no queue pair either: the device has no more of them than the trunk that is there.
+/// Nor are queue pairs looked for: beside the trunk that is there, the device has none, and would say so.
 #[test]
 fn trunks_of_another_kind_end_none() {
     let houses = House::street([strict(), strict()]);
