@@ -114,7 +114,8 @@ impl Lane {
     /// Whether frames are still to go out, or the device to do its work, for a peer that may take them.
     fn is_leaving(&mut self) -> bool {
         let to_go = !self.wire.is_idle() || self.by_device() > 0;
-        to_go && !self.link.is_severed() && !self.link.peer_left()
+        // Whoever has heard Bye acknowledges it and goes, and that may be lost with its end.
+        to_go && !self.link.is_severed() && !self.link.peer_left() && !self.wire.is_peer_gone()
     }
 }
 

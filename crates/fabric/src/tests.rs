@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::Poll;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fulmen_memory::{Exposed, FileAccess, Region};
 use fulmen_reach::{Node, ReachError, ShareKey};
@@ -306,6 +306,33 @@ fn a_rank_that_leaves_gives_up_what_it_still_offers() {
     assert!(matches!(&error, FabricError::PeerLost { rank: 0, .. }), "{error}");
     // Whoever was in the middle of the copy sees it.
     assert!(one.inner.lanes.lock(0).unwrap().wire.is_given_up());
+}
+
+/// The acknowledgement of a goodbye may be lost with the end that sent it.
+#[test]
+fn a_rank_that_leaves_waits_for_no_peer_whose_end_is_gone() {
+    const RAILS: [fn(Node) -> Providers; 2] = [|node| thunderbolt(&node, 1), |node| thunderbolt(&node, 2)];
+    for providers in RAILS {
+        let ranks = start_over(2, &FabricOptions { windows: false, ..options() }, providers);
+        let [zero, one] = [0, 1].map(|rank: usize| &ranks[rank].0.inner.lanes);
+        let mut stopped = zero.lock(1).unwrap();
+        one.close();
+        one.pump_all();
+        assert!(one.is_leaving(), "nobody has heard the goodbye");
+        stopped.sever();
+        drop(stopped);
+        let end = Instant::now() + LONG;
+        while one.is_leaving() {
+            assert!(Instant::now() < end, "a goodbye that nobody can acknowledge is waited for");
+            thread::yield_now();
+        }
+        assert!(one.give_up().is_empty(), "nobody waits for what this rank had to say");
+    }
+}
+
+fn thunderbolt(node: &Node, rails: usize) -> Providers {
+    let device = || SoftDevice::open(node, Profile::Thunderbolt).unwrap();
+    Providers { devices: std::iter::repeat_with(device).take(rails).collect(), ..Providers::default() }
 }
 
 /// Counts its wake-ups.

@@ -87,6 +87,12 @@ pub(crate) trait Wire: Send {
         true
     }
 
+    /// Whether it is known that the peer has let its end go, so that it acknowledges nothing any more. `false` also where that
+    /// cannot be known.
+    fn is_peer_gone(&self) -> bool {
+        false
+    }
+
     /// Whether nothing was ever carried, so that what would carry it is not even open, nor would tell of the peer's end.
     fn is_dormant(&self) -> bool {
         false

@@ -490,6 +490,12 @@ impl Wire for Bundle {
         self.over || self.reliable().is_none_or(|reliable| reliable.in_flight() == 0)
     }
 
+    /// A peer that makes a rail anew keeps another one.
+    fn is_peer_gone(&self) -> bool {
+        let mut open = self.tracks.iter().filter_map(|track| track.pairs.as_ref()).peekable();
+        open.peek().is_some() && open.all(|pairs| pairs.frames.is_peer_gone())
+    }
+
     fn deadline(&self) -> Option<Instant> {
         if self.over {
             return None;

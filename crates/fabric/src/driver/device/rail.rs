@@ -328,7 +328,7 @@ impl Rail {
             return Ok(false);
         }
         self.asked = Instant::now();
-        if !self.pairs.as_ref().is_some_and(|pairs| pairs.frames.is_peer_gone()) {
+        if !self.is_peer_gone() {
             self.gone = None;
         } else if self.gone.get_or_insert_with(Instant::now).elapsed() >= LAST_WORDS {
             return Err(broken(&self.device, self.berth.peer, "lost the connection", &"its other end is gone"));
@@ -436,6 +436,10 @@ impl Wire for Rail {
 
     fn is_idle(&self) -> bool {
         self.pairs.is_none() || self.frames.is_idle()
+    }
+
+    fn is_peer_gone(&self) -> bool {
+        self.pairs.as_ref().is_some_and(|pairs| pairs.frames.is_peer_gone())
     }
 
     fn is_dormant(&self) -> bool {
