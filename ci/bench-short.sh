@@ -13,7 +13,7 @@ fulmen=${CARGO_TARGET_DIR:-target}/release/fulmen
 # check OP ARGS…: every line is a record of the operation, there is one at least, and none has a wrong element.
 check() {
     local op=$1 out lines good
-    out=$(timeout 60 "$fulmen" bench "$@" -n 2 --dtype f32 --json)
+    out=$(timeout 60 "$fulmen" bench "$@" -n 2 --dtype f32 --time-budget 0.05 --json)
     lines=$(grep -c . <<<"$out") || true
     good=$(grep "\"op\": *\"$op\"" <<<"$out" | grep -cE '"wrong": *0[,}]') || true
     if [ "$lines" -eq 0 ] || [ "$good" -ne "$lines" ]; then
