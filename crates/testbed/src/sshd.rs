@@ -44,6 +44,7 @@ impl Ssh {
         let name = format!("fulmen-ssh-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let folder = std::env::temp_dir().join(name);
         fs::DirBuilder::new().mode(0o700).create(&folder).expect("a folder for keys");
+        fs::create_dir(folder.join("home")).expect("a folder for users");
         let ssh = Ssh { folder, servers: Mutex::default() };
         for key in ["user", "stranger", "host"] {
             ssh.make_key(key);
@@ -71,9 +72,11 @@ impl Ssh {
         let settings = format!(
             "ListenAddress {address}\nPort 22\nHostKey {key}\nAuthorizedKeysFile {user}.pub\nStrictModes no\nUsePAM no\n\
              PasswordAuthentication no\nKbdInteractiveAuthentication no\nPermitRootLogin yes\nUseDNS no\nPidFile none\n\
-             MaxStartups 100\nMaxSessions 100\n",
+             MaxStartups 100\nMaxSessions 100\nSetEnv HOME={home}\n",
             key = self.path("host").display(),
-            user = self.path("user").display()
+            user = self.path("user").display(),
+            // What a user's shell does at its start is not of the test: it may take long, and say something.
+            home = self.path("home").display()
         );
         fs::write(self.path(&format!("{name}.server")), settings).expect("a configuration");
         let server = host
