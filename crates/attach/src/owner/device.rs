@@ -350,6 +350,11 @@ impl Owned {
             Call::Open { from, to, trunk: id, ends } => {
                 // What cannot come to anything ends no trunk, and takes no queue pairs that others are about to take.
                 self.are_alike(&ends)?;
+                if from > to {
+                    return Err(Refusal::Invalid(
+                        "a trunk is opened by the end whose address is the smaller one".into(),
+                    ));
+                }
                 self.cut(to, from);
                 let trunk = self.new_trunk().map_err(unreachable)?;
                 let own = trunk.ends().map_err(unreachable)?;

@@ -207,6 +207,23 @@ fn trunks_of_another_kind_end_none() {
     nothing_is_left(&houses);
 }
 
+/// The other end is to ask for one: each of two that open one at a time would end that of the other.
+#[test]
+fn a_trunk_of_the_wrong_end_ends_none() {
+    let houses = House::street([strict(), strict()]);
+    let gids = [0, 1].map(|house: usize| houses[house].device.gid_table(1).expect("port 1")[0].gid.0);
+    let talk = Talk::start([&houses[0].socket, &houses[1].socket], 82, 1000);
+    let first = usize::from(gids[1] < gids[0]);
+    for _ in 0..10 {
+        until("a trunk", || (owner(&houses[first]).status()[0].trunks == 1).then_some(()));
+        let answer = owner(&houses[first]).answer(&call::open(gids[1 - first], gids[first], 3));
+        let answer = String::from_utf8_lossy(&answer);
+        assert!(answer.contains("the smaller one"), "{answer:?}");
+    }
+    talk.finish(|| {});
+    nothing_is_left(&houses);
+}
+
 #[test]
 fn strange_bytes_of_other_owners_harm_nobody() {
     let houses = House::street([strict(), strict()]);
