@@ -17,6 +17,11 @@ struct TwoNodes(Profile);
 /// Two devices on one node, which share everything but their numbers.
 struct OneNode(Profile);
 
+fn node() -> Node {
+    fulmen_testbed::raise_descriptors();
+    Node::open().expect("a node opens")
+}
+
 fn open(node: &Node, profile: Profile) -> Arc<dyn Device> {
     SoftDevice::open(node, profile).expect("a device opens")
 }
@@ -25,6 +30,7 @@ fn open(node: &Node, profile: Profile) -> Arc<dyn Device> {
 struct Numbered(Profile);
 
 fn open_numbered(profile: Profile) -> Arc<dyn Device> {
+    fulmen_testbed::raise_descriptors();
     let mut nodes = (1..=NodeAddress::MOST_NUMBERED).rev().filter_map(|number| {
         let node = Node::open_numbered(number).expect("a node opens, or its number is taken")?;
         Some((number, node))
@@ -52,7 +58,7 @@ impl Bench for TwoNodes {
     }
 
     fn pair(&self) -> Result<[Arc<dyn Device>; 2], VerbsError> {
-        let [one, other] = [(); 2].map(|()| Node::open().expect("a node opens"));
+        let [one, other] = [(); 2].map(|()| node());
         Ok([open(&one, self.0), open(&other, self.0)])
     }
 }
@@ -63,7 +69,7 @@ impl Bench for OneNode {
     }
 
     fn pair(&self) -> Result<[Arc<dyn Device>; 2], VerbsError> {
-        let node = Node::open().expect("a node opens");
+        let node = node();
         Ok([open(&node, self.0), open(&node, self.0)])
     }
 }
@@ -115,7 +121,7 @@ impl Bench for Plain {
     fn pair(&self) -> Result<[Arc<dyn Device>; 2], VerbsError> {
         let options = SoftOptions { process_vm: self.process_vm, ..SoftOptions::new(Profile::Infiniband) };
         let open = |()| {
-            let node = Node::open().expect("a node opens");
+            let node = node();
             SoftDevice::open_as(&node, options.clone()).expect("a device opens")
         };
         Ok([(); 2].map(open))
@@ -139,7 +145,7 @@ fn plain_memory_through_rings() {
 /// Blocks of a pool are exclusive, so that this process does not work on the whole of it for peers.
 #[test]
 fn plain_memory_of_pools_is_not_for_peers() {
-    let device = open(&Node::open().expect("a node opens"), Profile::Infiniband);
+    let device = open(&node(), Profile::Infiniband);
     let pd = device.alloc_pd().expect("a domain");
     let region = plain::region(1 << 20).expect("memory");
     let _pool = Pool::new(&region).expect("a pool");

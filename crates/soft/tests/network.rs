@@ -47,6 +47,7 @@ impl Hosts {
     }
 
     fn open_on(&self, host: [u8; 16]) -> Arc<dyn Device> {
+        fulmen_testbed::raise_descriptors();
         let listen: SocketAddr = self.listen.parse().expect("an address");
         let mut network = NetworkOptions::new(listen);
         network.host = Some(host);

@@ -1,5 +1,5 @@
 //! Hosts on one machine, and cables between them that delay, lose and break: a bed for tests, and nothing else; and how much
-//! tests do ([`Tier`]), which works anywhere.
+//! tests do ([`Tier`]) and may have ([`raise_descriptors`]), which works anywhere.
 //!
 //! A *host* is a network namespace with a hostname of its own. Processes of two hosts share files and nothing of the network:
 //! no address, no port, no abstract socket. Fulmen takes them for processes of different hosts, since its host id is made of
@@ -48,6 +48,7 @@
 
 #[cfg(target_os = "linux")]
 mod bed;
+mod descriptors;
 #[cfg(target_os = "linux")]
 mod etcd;
 #[cfg(target_os = "linux")]
@@ -70,6 +71,7 @@ mod wire;
 
 #[cfg(target_os = "linux")]
 pub use bed::{Bed, BedError};
+pub use descriptors::raise_descriptors;
 #[cfg(target_os = "linux")]
 pub use etcd::Etcd;
 #[cfg(target_os = "linux")]

@@ -67,6 +67,7 @@ pub fn gather(sockets: [&Path; 2]) {
 /// As many queue pairs as an owner has for all programs, while there is a message at each place that there is for one.
 #[test]
 fn there_is_memory_for_all_that_may_be_on_its_way() {
+    fulmen_testbed::raise_descriptors();
     let houses = House::street([strict(), strict()]);
     let sockets = [&*houses[0].socket, &*houses[1].socket];
     let mut children: Vec<Child> = (0..4).flat_map(|_| start(sockets, ["sends", "takes"])).collect();

@@ -43,6 +43,7 @@ pub fn start_as<T: Send>(
     providers: impl Fn(u32, Node) -> Providers + Sync,
     body: impl Fn(Fabric) -> T + Sync,
 ) -> Vec<T> {
+    fulmen_testbed::raise_descriptors();
     let secret = Secret::generate().unwrap();
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let coordinator = Coordinator::bind(address, size, secret.clone(), Options::default()).unwrap().serve().unwrap();
