@@ -33,6 +33,7 @@ impl Bench for Reach {
 }
 
 fn node() -> Result<Node, String> {
+    fulmen_testbed::raise_descriptors();
     Node::open().map_err(|error| error.to_string())
 }
 

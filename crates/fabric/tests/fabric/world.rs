@@ -86,6 +86,7 @@ pub fn start_with<T: Send>(
     given: impl Fn(u32) -> (Providers, FabricOptions) + Sync,
     body: impl Fn(u32, Result<Fabric, StartError>) -> T + Sync,
 ) -> Vec<T> {
+    fulmen_testbed::raise_descriptors();
     let secret = Secret::generate().unwrap();
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let coordinator = Coordinator::bind(address, size, secret.clone(), patient(SILENCE)).unwrap().serve().unwrap();
