@@ -351,9 +351,9 @@ impl Owned {
                 // What cannot come to anything ends no trunk, and takes no queue pairs that others are about to take.
                 self.are_alike(&ends)?;
                 if from > to {
-                    return Err(Refusal::Invalid(
-                        "a trunk is opened by the end whose address is the smaller one".into(),
-                    ));
+                    return Err(Refusal::Invalid(format!(
+                        "{from} opens a trunk to {to}, whose address is the smaller one, and has to ask for it instead: run one version of Fulmen"
+                    )));
                 }
                 self.cut(to, from);
                 let trunk = self.new_trunk().map_err(unreachable)?;
