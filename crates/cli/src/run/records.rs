@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use fulmen::parts::fabric::recorder::file::{Header, Reason};
+use rustix::io::Errno;
 use rustix::process::{Pid, geteuid, getpid, test_kill_process};
 
 use super::processes::{self, Recorder};
@@ -81,6 +82,7 @@ impl Records {
 
     /// After the run: what to tell about the records. Those of a run that did not fail go, unless somebody asked for them.
     pub fn finish(&self, failed: bool) -> Option<String> {
+        sweep(&self.directory);
         let written = ranks(&changed(&self.before, &files(&self.directory)));
         if failed && !written.is_empty() {
             let (count, ranks) = (written.len(), if written.len() == 1 { "rank" } else { "ranks" });
@@ -171,6 +173,23 @@ fn ranks(files: &[&Path]) -> BTreeSet<u32> {
     files.iter().filter_map(|path| rank_of(path)).collect()
 }
 
+/// Removes what processes that were killed while they wrote left of it.
+fn sweep(directory: &Path) {
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if writer_of(&path).is_some_and(|writer| test_kill_process(writer) == Err(Errno::SRCH)) {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+/// The process in the name of a record that is being written: `.rank-3-0123456789abcdef.jsonl.77`.
+fn writer_of(path: &Path) -> Option<Pid> {
+    let (name, pid) = path.file_name()?.to_str()?.strip_prefix('.')?.rsplit_once('.')?;
+    rank_of(Path::new(name))?;
+    Pid::from_raw(pid.parse().ok()?)
+}
+
 /// Whether a record was written because the rank got SIGUSR1, and not because something failed.
 fn was_asked_for(file: &Path) -> bool {
     let header = fs::read(file).ok().and_then(|bytes| {
@@ -227,6 +246,23 @@ mod tests {
         assert_eq!(rank_of(Path::new("/x/rank-12-00ff.jsonl")), Some(12));
         for other in ["rank-1.jsonl", "rank-x-1.jsonl", ".rank-1-2.jsonl.77", "rank-1-2", "notes"] {
             assert_eq!(rank_of(Path::new(other)), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn what_killed_processes_left_goes_and_what_others_write_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        // No process has such a number.
+        let gone = format!(".rank-0-1.jsonl.{}", i32::MAX);
+        let own = format!(".rank-1-1.jsonl.{}", getpid().as_raw_nonzero());
+        let stay = [own.as_str(), "rank-0-1.jsonl", ".rank-0-1.jsonl", ".notes.2147483647", ".rank-0-1.jsonl.0"];
+        for name in stay.into_iter().chain([gone.as_str()]) {
+            fs::write(folder.path().join(name), "{}").unwrap();
+        }
+        sweep(folder.path());
+        assert!(!folder.path().join(&gone).exists());
+        for name in stay {
+            assert!(folder.path().join(name).exists(), "{name}");
         }
     }
 
