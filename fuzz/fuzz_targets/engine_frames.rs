@@ -11,7 +11,7 @@ use std::task::Poll;
 
 use fulmen_fabric::Rights;
 use fulmen_fabric::engine::{
-    At, Atomic, Cancel, Config, Counter, Exports, Into, Lent, Link, Long, OpError, OpId, Part, Place, Posting,
+    At, Atomic, Cancel, Config, Counter, Exports, Into, Landing, Lent, Link, Long, OpError, OpId, Part, Place, Posting,
     Rendezvous, Request, Source, Target,
 };
 use fulmen_fuzz::{Guarded, Input, with_memory};
@@ -47,7 +47,7 @@ fn run(data: &[u8], memory: &Guarded) {
         1 => Rendezvous::Matched,
         _ => Rendezvous::Striped,
     };
-    let long = (rendezvous == Rendezvous::Mapped).then_some(Long { beyond: 700, frame: 500 });
+    let long = (rendezvous == Rendezvous::Mapped).then_some(Long { beyond: 300, frame: 500 });
     let config = Config { frame: 256, long, credits: 16, unexpected: 2000, rendezvous, verify: flags & 2 != 0 };
     let exports = Exports::new();
     let rights = [Rights::READ, Rights::WRITE, Rights::all()];
@@ -93,9 +93,18 @@ impl Rig<'_> {
             Some(op) if action & 0x80 == 0 => Lent::Target(op, &mut self.lent),
             _ => Lent::Nothing,
         };
-        let taken = self.link.receive(bytes.as_slice(), &mut lent).is_ok();
+        let taken = match self.link.takes() && action & 0x40 != 0 {
+            true => {
+                self.link.take(u64::from(action >> 3 & 3), bytes.as_slice(), &mut Landing::Bytes(&mut self.lent[..100]))
+            }
+            false => Ok(None),
+        };
+        let taken = match taken {
+            Ok(None) => self.link.receive(bytes.as_slice(), &mut lent).map(drop),
+            other => other.map(drop),
+        };
         self.next = self.next.wrapping_add(1);
-        taken
+        taken.is_ok()
     }
 
     /// Starts one of the things that a program does.

@@ -20,13 +20,16 @@ use fulmen_memory::Exposed;
 
 use crate::driver::Payload;
 use crate::driver::device::RdmaId;
-use crate::engine::{Cancel, Lent, OpError, OpId, Source, Target};
+use crate::engine::{Cancel, Landing, Lent, OpError, OpId, Source, Target};
 use crate::lanes::Lane;
 use crate::liveness::Fate;
 use crate::{Action, Fabric, FabricError, Loss, OpName, Running, What, clock};
 
 /// Payload up to which a message of exposed memory goes through the stack.
 const SHORT: usize = 256;
+
+/// A receive looks so many times in a row for a message that comes soon, before it begins an operation for it.
+const BURSTS: u32 = 16;
 
 /// A send or receive that goes on by itself. It owns handles to its memory until it has ended.
 ///
@@ -52,8 +55,9 @@ enum State {
     Told,
 }
 
-/// The name of a send in errors.
+/// What errors call them.
 const SEND: OpName = "send";
+const RECV: OpName = "recv";
 
 impl Fabric {
     /// Sends a message and returns when its memory can be used again.
@@ -162,7 +166,10 @@ impl Fabric {
     }
 
     fn pull_memory(&self, from: u32, tag: u64, into: &Exposed, timeout: Duration) -> Result<usize, FabricError> {
-        let mut lane = self.lane("recv", from)?;
+        let mut lane = match self.take(from, tag, &mut Landing::Memory(into))? {
+            Ok(len) => return Ok(len),
+            Err(lane) => lane,
+        };
         let target = lane.wire.target(into.clone());
         let op = lane.link.recv(tag, target);
         self.pull(from, lane, op, timeout, &mut Lent::Nothing)
@@ -170,9 +177,43 @@ impl Fabric {
 
     #[inline]
     fn pull_bytes(&self, from: u32, tag: u64, into: &mut [u8], timeout: Duration) -> Result<usize, FabricError> {
-        let mut lane = self.lane("recv", from)?;
+        let mut lane = match self.take(from, tag, &mut Landing::Bytes(into))? {
+            Ok(len) => return Ok(len),
+            Err(lane) => lane,
+        };
         let op = lane.link.recv(tag, Target::Lent(into.len() as u64));
         self.pull(from, lane, op, timeout, &mut Lent::Target(op, into))
+    }
+
+    /// Receives a message that is there, or comes soon, without an operation, if it is to be had so; else gives the lane.
+    #[inline]
+    fn take(
+        &self,
+        from: u32,
+        tag: u64,
+        into: &mut Landing<'_>,
+    ) -> Result<Result<usize, MutexGuard<'_, Lane>>, FabricError> {
+        let lanes = &self.inner.lanes;
+        let bursts = if self.inner.poll.yields > 0 { 1 } else { BURSTS };
+        let mut lane = self.lane(RECV, from)?;
+        for _ in 0..bursts {
+            match lanes.take(from, &mut lane, tag, into) {
+                Poll::Ready(Some(len)) => {
+                    if lane.link.has_answers() {
+                        // It made room that the peer may wait for.
+                        drop(lanes.pump(from, lane, &mut Lent::Nothing, None, None));
+                    }
+                    return Ok(Ok(len));
+                }
+                Poll::Ready(None) => break,
+                Poll::Pending => {
+                    // Others may have to send something.
+                    drop(lane);
+                    lane = self.lane(RECV, from)?;
+                }
+            }
+        }
+        Ok(Err(lane))
     }
 
     #[inline]
@@ -184,11 +225,10 @@ impl Fabric {
         timeout: Duration,
         lent: &mut Lent<'_>,
     ) -> Result<usize, FabricError> {
-        const OP: OpName = "recv";
         // Most often it is there, or nearly.
         match self.poll_locked(from, lane, op, lent, None) {
-            Poll::Ready(outcome) => self.told(OP, from, outcome),
-            Poll::Pending => self.finish(OP, from, op, timeout, lent),
+            Poll::Ready(outcome) => self.told(RECV, from, outcome),
+            Poll::Pending => self.finish(RECV, from, op, timeout, lent),
         }
         .map(|len| len as usize)
     }
@@ -208,11 +248,10 @@ impl Fabric {
     /// # Errors
     /// [`FabricError::NoSuchRank`]; what happens later, the handle tells.
     pub fn start_recv(&self, from: u32, tag: u64, into: &Exposed) -> Result<Operation, FabricError> {
-        const NAME: OpName = "recv";
-        let op = self.begin_recv(NAME, from, tag, into)?;
+        let op = self.begin_recv(RECV, from, tag, into)?;
         let running = self.inner.recorder.begin(What::of(Action::Recv, from, tag, into.len()).started());
         // Of many receives that are started together, none is worth a look at all that the device carries.
-        Ok(self.go_on(NAME, from, op, false).recorded(running))
+        Ok(self.go_on(RECV, from, op, false).recorded(running))
     }
 
     /// Moves all operations that are under way on, as far as it goes now, and takes what has come. Waiting does that, too.

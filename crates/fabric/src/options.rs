@@ -53,8 +53,8 @@ pub struct FabricOptions {
 /// How much a link carries at once. The same on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Flow {
-    /// Bytes of the longest frame, header included: 256 to 65,536. Over shared memory, messages of more than 7 KiB go in frames of up to
-    /// 16 KiB, if that is longer.
+    /// Bytes of the longest frame, header included: 256 to 65,536. Over shared memory, messages of more than 2 KiB go in frames of up to
+    /// 32 KiB, if that is longer and there is room for it.
     pub frame: u32,
     /// Frames that may be under way to a rank before it has made room again: 16 to 1,024.
     pub credits: u16,

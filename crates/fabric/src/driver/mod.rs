@@ -5,11 +5,12 @@ pub(crate) mod device;
 pub(crate) mod reach;
 pub(crate) mod relay;
 
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use fulmen_memory::Exposed;
 
-use crate::engine::{Lent, Link, OpId, PREFIX, Source, Target};
+use crate::engine::{Landing, Lent, Link, OpId, PREFIX, Source, Target};
 
 /// Where the threads of a rank park.
 pub(crate) trait Parker: Send + Sync {
@@ -65,7 +66,16 @@ pub(crate) trait Wire: Send {
     /// What broke: the link is severed then.
     fn pump(&mut self, link: &mut Link, lent: &mut Lent<'_>, own: Option<OpId>) -> Result<bool, Broken>;
 
-    /// Whether the last such call left frames where they came.
+    /// Takes the next frame by way of [`Link::take`], without a look at anything else: `None` if that is not to be had so, but by way of
+    /// [`Wire::pump`]; pending while none has come. Only while the link [takes](Link::takes).
+    ///
+    /// # Errors
+    /// As [`Wire::pump`].
+    fn take(&mut self, _link: &mut Link, _tag: u64, _into: &mut Landing<'_>) -> Result<Poll<Option<usize>>, Broken> {
+        Ok(Poll::Ready(None))
+    }
+
+    /// Whether the last such call, of either, left frames where they came.
     fn has_left(&self) -> bool {
         false
     }

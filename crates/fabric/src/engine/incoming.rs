@@ -7,7 +7,7 @@ use super::frame::{
     STREAM, Status,
 };
 use super::link::{Control, Inbound, Lent, Link};
-use super::matching::{Unexpected, UnexpectedBody, meets};
+use super::matching::{Unexpected, UnexpectedBody, land, meets};
 use super::moves::Posting;
 use super::ops::{Named, Op, OpId, Recv, RecvPhase, Send, SendFor, SendPhase, Source, Target};
 use super::{OpError, Place, ProtocolError, Rendezvous};
@@ -27,40 +27,10 @@ impl Link {
     /// [`ProtocolError`]: the link is to be [severed](Link::sever).
     pub fn receive(&mut self, frame: &(impl Incoming + ?Sized), lent: &mut Lent<'_>) -> Result<(), ProtocolError> {
         let prefix: Prefix = frame::read(frame, 0, "a header")?;
-        let sequence = prefix.sequence.get();
-        if sequence != self.next_in {
-            return Err(ProtocolError::Sequence { expected: self.next_in, found: sequence });
-        }
-        let kind = Kind::parse(prefix.kind)?;
-        if frame.len() > self.config.longest() {
-            return Err(ProtocolError::Malformed { what: "a length beyond the longest frame" });
-        }
-        if self.left {
-            return Err(ProtocolError::Malformed { what: "a frame after Bye" });
-        }
-        self.next_in = sequence.wrapping_add(1);
-        self.credits = self
-            .credits
-            .checked_add(prefix.credits.get())
-            .filter(|credits| *credits <= self.config.credits)
-            .ok_or(ProtocolError::Credits)?;
-        if kind != Kind::Credit && self.owed + self.withheld >= self.config.credits {
-            return Err(ProtocolError::Credits);
-        }
+        let kind = self.admit(&prefix, frame.len())?;
         let word = prefix.word.get();
         if matches!(kind, Kind::Credit | Kind::Cancel | Kind::Bye | Kind::Forsake) {
             exactly(frame, PREFIX, "a frame with nothing after its header")?;
-        }
-        let flags_allowed = match kind {
-            Kind::EagerFragment => MATCHED | ABORT,
-            Kind::PutFragment => ABORT,
-            Kind::Rts => MATCHED,
-            Kind::Cts => STREAM,
-            Kind::Fin => u8::MAX,
-            _ => 0,
-        };
-        if prefix.flags & !flags_allowed != 0 {
-            return Err(ProtocolError::Malformed { what: "unknown flags" });
         }
         let kept_before = self.kept;
         match kind {
@@ -87,6 +57,43 @@ impl Link {
             self.consumed(kept_before);
         }
         Ok(())
+    }
+
+    /// Takes note of a frame of `len` bytes that begins with this, if it may come now.
+    #[inline]
+    pub(super) fn admit(&mut self, prefix: &Prefix, len: usize) -> Result<Kind, ProtocolError> {
+        let sequence = prefix.sequence.get();
+        if sequence != self.next_in {
+            return Err(ProtocolError::Sequence { expected: self.next_in, found: sequence });
+        }
+        let kind = Kind::parse(prefix.kind)?;
+        if len > self.config.longest() {
+            return Err(ProtocolError::Malformed { what: "a length beyond the longest frame" });
+        }
+        if self.left {
+            return Err(ProtocolError::Malformed { what: "a frame after Bye" });
+        }
+        self.next_in = sequence.wrapping_add(1);
+        self.credits = self
+            .credits
+            .checked_add(prefix.credits.get())
+            .filter(|credits| *credits <= self.config.credits)
+            .ok_or(ProtocolError::Credits)?;
+        if kind != Kind::Credit && self.owed + self.withheld >= self.config.credits {
+            return Err(ProtocolError::Credits);
+        }
+        let flags_allowed = match kind {
+            Kind::EagerFragment => MATCHED | ABORT,
+            Kind::PutFragment => ABORT,
+            Kind::Rts => MATCHED,
+            Kind::Cts => STREAM,
+            Kind::Fin => u8::MAX,
+            _ => 0,
+        };
+        if prefix.flags & !flags_allowed != 0 {
+            return Err(ProtocolError::Malformed { what: "unknown flags" });
+        }
+        Ok(kind)
     }
 
     fn on_eager(
@@ -432,14 +439,7 @@ impl Link {
         let total = *total;
         match &recv.target {
             Target::Memory { memory, .. } => {
-                // A payload of a cache line or two goes faster through the stack.
-                if payload <= 128 {
-                    let mut bytes = [0; 128];
-                    frame.read(header, &mut bytes[..payload]);
-                    memory.write(at, &bytes[..payload]);
-                } else {
-                    frame.copy_to(header, memory, at, payload);
-                }
+                land(frame, header, memory, at);
                 if whole {
                     self.finish(op, Ok(total));
                 }

@@ -1,10 +1,12 @@
 //! Messages and receives that meet, and what is kept until they do.
 
-use super::frame::Status;
+use fulmen_memory::Exposed;
+
+use super::frame::{self, Incoming, Kind, PREFIX, Prefix, Status};
 use super::link::{Control, Inbound, Link};
 use super::moves::Posting;
 use super::ops::{Op, OpId, Recv, RecvFor, RecvPhase, Target};
-use super::{LABEL, OpError, Place, RESERVE, Rendezvous};
+use super::{LABEL, OpError, Place, ProtocolError, RESERVE, Rendezvous};
 
 /// A message that no receive has asked for yet.
 #[derive(Debug)]
@@ -25,6 +27,37 @@ pub(super) enum UnexpectedBody {
 #[inline]
 pub(super) fn meets(one: u64, other: u64) -> bool {
     (one ^ other) & !LABEL == 0
+}
+
+/// Where a message [is taken](Link::take) to.
+pub enum Landing<'a> {
+    /// Plain memory.
+    Bytes(&'a mut [u8]),
+    /// Memory that others may reach.
+    Memory(&'a Exposed),
+}
+
+impl Landing<'_> {
+    fn len(&self) -> usize {
+        match self {
+            Landing::Bytes(bytes) => bytes.len(),
+            Landing::Memory(memory) => memory.len(),
+        }
+    }
+}
+
+/// Copies a frame's payload into memory.
+#[inline]
+pub(super) fn land(frame: &(impl Incoming + ?Sized), header: usize, memory: &Exposed, at: usize) {
+    let payload = frame.len() - header;
+    // A payload of a cache line or two goes faster through the stack.
+    if payload <= 128 {
+        let mut bytes = [0; 128];
+        frame.read(header, &mut bytes[..payload]);
+        memory.write(at, &bytes[..payload]);
+    } else {
+        frame.copy_to(header, memory, at, payload);
+    }
 }
 
 /// What each message counts towards the bound, beside its bytes.
@@ -52,6 +85,41 @@ impl Recv {
 }
 
 impl Link {
+    /// Whether nothing is under way, nor kept, nor to go: a receive that begins now is met by the next message, if that is one of its tag.
+    #[inline]
+    #[must_use]
+    pub fn takes(&self) -> bool {
+        let idle = self.ops.is_empty() && self.unexpected.is_empty() && self.inbound == Inbound::Nothing;
+        idle && self.control.is_empty() && !self.is_queued() && !self.left && !self.severed
+    }
+
+    /// Takes the next frame, if it is a whole message of this tag that fits: its bytes are copied then, and it is told how many they are.
+    /// Any other stays for [`Link::receive`]. As a receive that is posted and polled, without an operation; only while the link
+    /// [takes](Link::takes).
+    ///
+    /// # Errors
+    /// As [`Link::receive`].
+    #[inline]
+    pub fn take(
+        &mut self,
+        tag: u64,
+        frame: &(impl Incoming + ?Sized),
+        into: &mut Landing<'_>,
+    ) -> Result<Option<usize>, ProtocolError> {
+        let prefix: Prefix = frame::read(frame, 0, "a header")?;
+        let len = frame.len() - PREFIX;
+        if prefix.kind != Kind::Eager as u8 || prefix.word.get() != tag || len > into.len() {
+            return Ok(None);
+        }
+        self.admit(&prefix, frame.len())?;
+        match into {
+            Landing::Bytes(bytes) => frame.read(PREFIX, &mut bytes[..len]),
+            Landing::Memory(memory) => land(frame, PREFIX, memory, 0),
+        }
+        self.owed += 1;
+        Ok(Some(len))
+    }
+
     /// A posted receive or a new one has met an offer.
     pub(super) fn accept(&mut self, op: OpId, tag: u64, peer_op: u64, len: u64, place: Place) {
         let Op::Recv(recv) = self.ops.get(op) else { unreachable!("only receives accept") };
@@ -143,7 +211,7 @@ impl Link {
         let Op::Recv(recv) = self.ops.get(op) else { unreachable!("only receives are filled") };
         if let Err(unfit) = recv.takes(tag, total) {
             self.ops.finish(op, Err(unfit));
-            if total > self.config.eager() as u64 {
+            if !self.config.goes_whole(total) {
                 self.control.push_back(Control::Fin { op: peer_op, status: Status::Truncated, len: total });
             }
             return false;

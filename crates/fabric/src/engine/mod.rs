@@ -78,6 +78,7 @@ pub use carried::Carried;
 pub use exports::{Exports, Rights};
 pub use frame::{FRAGMENT_HEADER, Header, Incoming, MAX_HEADER, PREFIX};
 pub use link::{Cancel, Lent, Link};
+pub use matching::Landing;
 pub use moves::{Copy, Into, Posting};
 pub use onesided::{At, Atomic, Counter, Request};
 pub use ops::{OpId, Source, Target};
@@ -137,7 +138,7 @@ pub struct Config {
 pub struct Long {
     /// They have more bytes than that.
     pub beyond: u64,
-    /// Bytes of the longest frame with a fragment of theirs: no less than [`Config::frame`].
+    /// Bytes of the longest frame with one of them or a fragment: no less than [`Config::frame`].
     pub frame: usize,
 }
 
@@ -154,10 +155,11 @@ pub enum Planted {
 }
 
 impl Config {
-    /// Bytes of the longest message that goes in one frame.
+    /// Whether a message of so many bytes goes in one frame.
     #[must_use]
-    pub fn eager(&self) -> usize {
-        self.frame - PREFIX
+    pub fn goes_whole(&self, len: u64) -> bool {
+        let long = self.long.filter(|long| len > long.beyond);
+        len <= (long.map_or(self.frame, |long| long.frame) - PREFIX) as u64
     }
 
     /// Bytes of the longest frame of any kind.

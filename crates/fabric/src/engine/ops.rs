@@ -309,6 +309,12 @@ impl Ops {
         self.ended
     }
 
+    /// Whether there is none, nor an outcome that was not told.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.free.len() == self.slots.len()
+    }
+
     /// How many have not ended.
     pub(super) fn unfinished(&self) -> usize {
         self.slots.iter().filter(|slot| !matches!(slot.op, Op::Free | Op::Done(_))).count()

@@ -114,7 +114,7 @@ impl Link {
 
     /// Whether a frame of some queue, or an answer, may be to go.
     #[inline]
-    fn is_queued(&self) -> bool {
+    pub(super) fn is_queued(&self) -> bool {
         let carries = self.carriage.as_ref().is_some_and(|carriage| !carriage.is_idle());
         !self.out.is_empty() || self.one.has_frames() || carries
     }
@@ -232,7 +232,7 @@ impl Link {
     #[must_use]
     pub fn eager(&self, tag: u64, len: usize) -> Option<[u8; PREFIX]> {
         let idle = self.control.is_empty() && self.out.is_empty() && self.credits > RESERVE;
-        if !idle || len > self.config.eager() || self.left || self.severed {
+        if !idle || !self.config.goes_whole(len as u64) || self.left || self.severed {
             return None;
         }
         Some(zerocopy::transmute!(self.prefix(Kind::Eager, 0, tag)))
@@ -336,7 +336,7 @@ impl Link {
             SendPhase::Streaming { sent, to } => {
                 if let SendFor::Message { tag } = purpose
                     && to.is_none()
-                    && total <= self.config.eager() as u64
+                    && self.config.goes_whole(total)
                 {
                     let body = self.body(op, 0..total as usize, lent)?;
                     return Some(self.frame(Kind::Eager, 0, tag, &(), body, Step::Send(queue, None)));

@@ -14,6 +14,7 @@ mod ways;
 
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
+use std::task::Poll;
 use std::time::Duration;
 
 use fulmen_memory::{Exposed, page_size};
@@ -24,7 +25,9 @@ use rings::{Incoming, Outgoing, Rings};
 use super::check::{self, TRAILER};
 use super::{Broken, Parker, Payload, Wire};
 use crate::FabricOptions;
-use crate::engine::{Body, Config, Lent, Link, Long, OpId, PREFIX, Place, Rendezvous, Source, Target, checksum};
+use crate::engine::{
+    Body, Config, Landing, Lent, Link, Long, OpId, PREFIX, Place, Rendezvous, Source, Target, checksum,
+};
 use crate::map::Neighbours;
 use crate::onesided;
 use crate::options::Flow;
@@ -217,6 +220,26 @@ impl Wire for ReachWire {
             self.bell.notify();
         }
         Ok(moved || sent)
+    }
+
+    #[inline]
+    fn take(&mut self, link: &mut Link, tag: u64, into: &mut Landing<'_>) -> Result<Poll<Option<usize>>, Broken> {
+        let taken = loop {
+            let Some(frame) = self.incoming.peek()? else { return Ok(Poll::Pending) };
+            if frame.is_empty() {
+                frame.release();
+                self.incoming.turn();
+                continue;
+            }
+            let taken =
+                if self.verify { link.take(tag, &check::strip(&frame)?, into)? } else { link.take(tag, &frame, into)? };
+            if taken.is_some() {
+                frame.release();
+            }
+            break taken;
+        };
+        self.left = taken.is_none() || self.incoming.peek()?.is_some();
+        Ok(Poll::Ready(taken))
     }
 
     #[inline]

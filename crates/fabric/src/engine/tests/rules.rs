@@ -38,7 +38,9 @@ fn messages_that_wait_go_before_new_ones() {
     assert_eq!(one.eager(1, 1), None, "it would overtake");
     frame(&mut one, &Lent::Nothing).unwrap();
     assert!(one.eager(1, 1).is_some());
-    assert_eq!(one.eager(1, 241), None, "longer than a frame");
+    for (len, whole) in [(240, true), (241, false), (300, false), (301, true), (484, true), (485, false)] {
+        assert_eq!(one.eager(1, len).is_some(), whole, "{len} bytes");
+    }
 }
 
 #[test]
