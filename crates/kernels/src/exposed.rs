@@ -52,7 +52,7 @@ pub fn copy_in_with<T: Element>(from: &[T], to: &Exposed, at: usize, stores: Sto
     check(to, at, size_of_val(from));
     assert!(to.is_writable(), "the region is mapped read-only");
     // SAFETY: the target lies inside a writable mapping that its handle keeps; a slice never overlaps exposed memory.
-    unsafe { stores::copy(from.as_ptr().cast(), to.as_ptr().add(at), size_of_val(from), stores) };
+    unsafe { stores::copy_in(from.as_ptr().cast(), to.as_ptr().add(at), size_of_val(from), stores) };
 }
 
 /// Copies elements out of exposed memory, from byte offset `at`, which needs no alignment. A byte that stands for a

@@ -36,26 +36,26 @@ pub(crate) fn fence() {
 /// Copies `len` bytes out of memory that others write.
 ///
 /// # Safety
-/// As [`copy`].
+/// As [`copy_in`].
 pub(crate) unsafe fn copy_out(from: *const u8, to: *mut u8, len: usize, stores: Stores) {
     // SAFETY: the caller's promise.
     unsafe {
         match stores {
-            Stores::Cached => fulmen_memory::copy(from, to, len),
+            Stores::Cached => fulmen_memory::copy_out(from, to, len),
             Stores::Streaming => fulmen_memory::copy_past(from, to, len),
         }
     }
 }
 
-/// Copies `len` bytes.
+/// Copies `len` bytes into memory that others read.
 ///
 /// # Safety
 /// `from` may be read and `to` written for `len` bytes, and they do not overlap.
-pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, len: usize, stores: Stores) {
+pub(crate) unsafe fn copy_in(from: *const u8, to: *mut u8, len: usize, stores: Stores) {
     // SAFETY: the caller's promise.
     unsafe {
         match stores {
-            Stores::Cached => std::ptr::copy_nonoverlapping(from, to, len),
+            Stores::Cached => fulmen_memory::copy_in(from, to, len),
             Stores::Streaming => fulmen_memory::copy_past(from, to, len),
         }
     }

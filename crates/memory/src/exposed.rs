@@ -3,7 +3,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence};
 
-use crate::{Block, Region, copies_past_caches, copy, copy_past};
+use crate::{Block, Region, copies_past_caches, copy_in, copy_out, copy_past};
 
 /// Memory that others may read and write at any time: a device, a peer, another process.
 ///
@@ -146,7 +146,7 @@ impl Exposed {
             // each of which is valid as `u8` whatever its value.
             unsafe {
                 let (from, to, len) = (self.as_ptr().add(at), into.as_mut_ptr(), into.len());
-                if past { copy_past(from, to, len) } else { copy(from, to, len) }
+                if past { copy_past(from, to, len) } else { copy_out(from, to, len) }
             }
         });
     }
@@ -160,7 +160,7 @@ impl Exposed {
         self.check_write(at, from.len());
         racing(|| {
             // SAFETY: as in `read`, with the roles exchanged; the mapping is writable.
-            unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), self.as_ptr().add(at), from.len()) }
+            unsafe { copy_in(from.as_ptr(), self.as_ptr().add(at), from.len()) }
         });
     }
 
@@ -201,12 +201,13 @@ impl Exposed {
         self.check(at, len);
         to.check_write(to_at, len);
         racing(|| {
-            // SAFETY: both ranges lie inside mappings that these handles keep, and have no references. Those that go past the caches lie
-            // apart; the others may overlap.
+            // SAFETY: both ranges lie inside mappings that these handles keep, and have no references; where they may not overlap, they lie
+            // apart.
             unsafe {
                 let (from, to) = (self.as_ptr().add(at).cast_const(), to.as_ptr().add(to_at));
-                match past && from.addr().abs_diff(to.addr()) >= len {
-                    true => copy_past(from, to, len),
+                match from.addr().abs_diff(to.addr()) >= len {
+                    true if past => copy_past(from, to, len),
+                    true => copy_in(from, to, len),
                     false => std::ptr::copy(from, to, len),
                 }
             }

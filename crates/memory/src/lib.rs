@@ -34,7 +34,7 @@ mod tlsf;
 pub use block::{Block, Plain};
 pub use cache::{cache_room, copies_past_caches, is_past_caches};
 pub use chunk::ChunkRule;
-pub use copies::{copy, copy_past};
+pub use copies::{copy_in, copy_out, copy_past};
 pub use exposed::Exposed;
 pub use page::page_size;
 pub use pool::{Pool, PoolError, PoolStats};

@@ -55,7 +55,7 @@ impl Shared {
         debug_assert!(at + into.len() <= self.len());
         // SAFETY: the source lies inside a mapping that `self` keeps, the target is the caller's own slice, and shared
         // memory has no references, so the two do not overlap. Each byte is valid whatever its value.
-        unsafe { fulmen_memory::copy(self.base.add(at), into.as_mut_ptr(), into.len()) }
+        unsafe { fulmen_memory::copy_out(self.base.add(at), into.as_mut_ptr(), into.len()) }
     }
 
     /// Copies bytes in; past the caches if that is asked for.
@@ -68,7 +68,7 @@ impl Shared {
         // SAFETY: as in `read`, with the roles exchanged; the mapping is writable (checked by `new`).
         unsafe {
             let (from, to, len) = (from.as_ptr(), self.base.add(at), from.len());
-            if past { fulmen_memory::copy_past(from, to, len) } else { fulmen_memory::copy(from, to, len) }
+            if past { fulmen_memory::copy_past(from, to, len) } else { fulmen_memory::copy_in(from, to, len) }
         }
     }
 

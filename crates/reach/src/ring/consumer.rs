@@ -83,9 +83,11 @@ impl Frame<'_> {
     pub fn read_past(&self, at: usize, into: &mut [u8]) {
         self.check(at, into.len());
         let (from, first) = self.place.run(at, into.len());
-        let (bytes, (one, other)) = (self.reader.words.bytes(), into.split_at_mut(first));
-        bytes.read_past(from, one);
-        bytes.read_past(self.place.rest, other);
+        let (one, other) = into.split_at_mut(first);
+        for (at, into) in [(from, one), (self.place.rest, other)] {
+            let (memory, at) = self.reader.words.bytes(at);
+            memory.read_past(at, into);
+        }
     }
 
     /// Copies `len` bytes from offset `at` of the frame to offset `to_at` of exposed memory, with one copy.
@@ -95,9 +97,10 @@ impl Frame<'_> {
     pub fn copy_to(&self, at: usize, to: &Exposed, to_at: usize, len: usize) {
         self.check(at, len);
         let (from, first) = self.place.run(at, len);
-        let bytes = self.reader.words.bytes();
-        bytes.copy_to(from, to, to_at, first);
-        bytes.copy_to(self.place.rest, to, to_at + first, len - first);
+        for (at, to_at, len) in [(from, to_at, first), (self.place.rest, to_at + first, len - first)] {
+            let (memory, at) = self.reader.words.bytes(at);
+            memory.copy_to(at, to, to_at, len);
+        }
     }
 
     /// All of its bytes, in a new vector.

@@ -33,9 +33,10 @@ impl Mapped {
         assert!(at <= all && len <= all - at, "a run of bytes lies in the slots, or in the cell behind them");
     }
 
-    /// The bytes of slots and cell, for copies between exposed memories.
-    pub(super) fn bytes(&self) -> Exposed {
-        self.shared.memory().slice(SLOTS_AT..self.shared.len())
+    /// The memory, for copies between exposed memories, and where in it a byte of the slots or of the cell is.
+    #[inline]
+    pub(super) fn bytes(&self, at: usize) -> (&Exposed, usize) {
+        (self.shared.memory(), SLOTS_AT + at)
     }
 }
 

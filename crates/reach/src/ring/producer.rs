@@ -124,11 +124,11 @@ impl Reservation<'_> {
         let len = from.len();
         assert!(len <= self.left(), "{len} bytes do not fit in the {} left of a frame", self.left());
         let (at, first) = self.place.run(self.filled, len);
-        let bytes = self.writer.words.bytes();
         for (from_at, at, len) in [(0, at, first), (first, self.place.rest, len - first)] {
+            let (memory, at) = self.writer.words.bytes(at);
             match self.past {
-                true => from.copy_past_to(from_at, &bytes, at, len),
-                false => from.copy_to(from_at, &bytes, at, len),
+                true => from.copy_past_to(from_at, memory, at, len),
+                false => from.copy_to(from_at, memory, at, len),
             }
         }
         self.filled += len;
