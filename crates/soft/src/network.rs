@@ -396,13 +396,15 @@ impl Network {
         let mut ended = Vec::new();
         let mut waiting = lock(&self.waiting);
         let mut of_pair = 0;
-        // From the newest on. What the same peer opened before, it has given up.
+        // From the newest on. What the same peer opened before for the same connection of it, it has given up; one for a later connection of it may
+        // have been admitted before this one.
         for at in (0..waiting.len()).rev() {
             let one = &waiting[at];
             if one.number != number {
                 continue;
             }
-            if one.from.named() == from.named() || of_pair + 1 >= MOST_WAITING {
+            let again = one.from.named() == from.named() && one.incarnation == incarnation;
+            if again || of_pair + 1 >= MOST_WAITING {
                 ended.push(waiting.remove(at));
             } else {
                 of_pair += 1;

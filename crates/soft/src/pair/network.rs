@@ -112,7 +112,13 @@ impl Pair {
     /// something `came`.
     pub(super) fn drive_far(&self, inner: &mut Inner, came: &mut bool) -> bool {
         let mut worked = self.collect(inner);
+        let overdue = inner.link.as_ref().and_then(Link::far).is_some_and(Far::falls_due);
         *came = self.receive_far(inner) != Turn::Idle;
+        if let Some(Link::Far(far)) = &mut inner.link
+            && overdue
+        {
+            far.note_silence();
+        }
         worked |= *came;
         worked |= self.flush(inner);
         worked |= self.answer(inner);

@@ -384,6 +384,9 @@ impl Pair {
                 return Some(far.awaited_until());
             }
             if !self.is_reliable() {
+                if let Some(Link::Far(far)) = &mut inner.link {
+                    far.break_off_tail();
+                }
                 for send in inner.sends.iter_mut().filter(|send| !matches!(send.stage, Stage::Failed(_))) {
                     send.stage = Stage::Done(send.bytes);
                 }

@@ -199,3 +199,17 @@ fn an_address_that_is_nobodys_or_taken_is_named() {
     drop(listener);
     assert!(matches!(open("192.0.2.1:0".parse().unwrap()), OpenError::Listen { .. }));
 }
+
+/// The thread that lets a connection in may be overtaken by the one that lets the next one of the same peers in.
+#[test]
+fn a_connection_that_is_let_in_late_ends_no_later_one() {
+    let hosts = hosts(V4, false);
+    let [[_one, early], [_other, late]] = [(); 2].map(|()| connect(&hosts, 5));
+    let (from, before) = (hosts[0].end(5), hosts[1].end(5));
+    let own = End { incarnation: before.incarnation + 1, ..before };
+    let network = &hosts[1].network;
+    network.admit(from, own.number, own.incarnation, late);
+    network.admit(from, own.number, before.incarnation, early);
+    let (found, _stream) = network.collect(&own, &from.named()).expect("the later one waits").unwrap();
+    assert_eq!(found, from);
+}

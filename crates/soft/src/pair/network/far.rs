@@ -41,6 +41,8 @@ pub(crate) struct Far {
     since: Instant,
     /// How long after that a peer that has said nothing yet counts as silent.
     patience: Duration,
+    /// After that time it was looked for what it said, and there was nothing. That this side did not look is not the peer's silence.
+    silent: bool,
     /// Nobody has wanted a connection yet.
     dormant: bool,
     alive: bool,
@@ -262,6 +264,7 @@ impl Far {
             arrivals: 0,
             since: Instant::now(),
             patience: AWAITED,
+            silent: false,
             dormant: false,
             alive: true,
             not_ready_ns: 0,
@@ -293,7 +296,7 @@ impl Far {
 
     /// The connection begins to be opened.
     pub(super) fn wake_up(&mut self) {
-        (self.dormant, self.since) = (false, Instant::now());
+        (self.dormant, self.since, self.silent) = (false, Instant::now(), false);
     }
 
     /// Whether this is the peer, as far as it is known.
@@ -313,7 +316,21 @@ impl Far {
     }
 
     pub(in crate::pair) fn is_awaited(&self) -> bool {
-        !self.heard.ready && !self.heard.over && self.alive && (self.dormant || self.since.elapsed() < self.patience)
+        !self.heard.ready && !self.heard.over && self.alive && !self.silent
+    }
+
+    /// Whether the peer has had its time to say something: then all that has come is looked at once more.
+    pub(super) fn falls_due(&self) -> bool {
+        let due = self.is_awaited() && !self.dormant && self.since.elapsed() >= self.patience;
+        if due {
+            self.suspect();
+        }
+        due
+    }
+
+    /// That was done: if it has not spoken, it is silent.
+    pub(super) fn note_silence(&mut self) {
+        self.silent = true;
     }
 
     /// When a peer that has said nothing yet counts as silent.
@@ -445,12 +462,25 @@ impl Far {
     /// The bytes of all that [`Far::push_urgent`] may put behind what goes out.
     pub(super) const URGENT: usize = 3 * HEAD;
 
+    /// The requests of this side end as they are: nothing more goes out if one of them is on its way in part.
+    pub(in crate::pair) fn break_off_tail(&mut self) {
+        if self.out.tail.as_ref().is_some_and(|tail| tail.of == Source::Send) {
+            self.out = Outgoing { cut: true, ..Outgoing::default() };
+        }
+    }
+
     /// The connection has ended.
     pub(super) fn gone(&mut self) {
         self.stream = None;
         self.out.cut = true;
         // A peer that said goodbye is one in error, and not one that is dead.
         self.alive = self.heard.over;
+    }
+
+    /// As if the peer had been waited for so much longer.
+    #[cfg(test)]
+    pub(in crate::pair) fn age(&mut self, by: Duration) {
+        self.since -= by;
     }
 
     #[cfg(any(test, feature = "fuzzing"))]
@@ -462,6 +492,19 @@ impl Far {
     #[cfg(test)]
     pub(in crate::pair) fn is_amid_answer(&self) -> bool {
         self.out.tail.as_ref().is_some_and(|tail| tail.of == Source::Answer && tail.done > 0)
+    }
+
+    /// As if the peer had said goodbye, if some bytes of a request of this side are with the kernel, and others not: whether that is so.
+    #[cfg(test)]
+    pub(in crate::pair) fn is_over_amid_send(&mut self) -> bool {
+        self.heard.over |= self.out.tail.as_ref().is_some_and(|tail| tail.of == Source::Send && tail.done > 0);
+        self.heard.over
+    }
+
+    /// Whether there is a connection.
+    #[cfg(test)]
+    pub(in crate::pair) fn is_open(&self) -> bool {
+        self.stream.is_some()
     }
 
     /// Has the peer told why nothing more is taken of it.

@@ -52,3 +52,60 @@ fn an_answer_that_was_cut_short_is_refused() {
         assert_eq!(next(&one).status, CompletionStatus::Flushed);
     }
 }
+
+/// A side that stands still for longer than a peer may be silent finds what that said meanwhile.
+#[test]
+fn a_peer_that_was_not_listened_to_is_not_silent() {
+    // Until this thread is at the queue pair before the device's is, which reads what the peer says.
+    until("a peer that was not heard yet", || {
+        let [one, other] = [(); 2].map(|()| far_side(Profile::Infiniband, QueuePairKind::Uc));
+        one.connect(&other);
+        other.connect(&one);
+        let pair = pair_of(&one);
+        let mut stopped = pair.inner();
+        let Some(Link::Far(far)) = &mut stopped.link else { panic!("it is on another host") };
+        if far.takes() {
+            return None;
+        }
+        far.age(LONG);
+        recv(&other, 1);
+        until("it has spoken", || pair_of(&other).inner().link.as_ref()?.far()?.is_open().then_some(()));
+        drop(stopped);
+        send(&one, 2);
+        assert_eq!(next(&one).status, CompletionStatus::Success);
+        assert_eq!(next(&other).wr_id, 1, "the message arrives");
+        Some(())
+    });
+}
+
+/// What UC had sent in part when its peer went into error is lost, as what it had not begun.
+#[test]
+fn a_long_message_to_a_peer_in_error_is_lost() {
+    const LEN: usize = 64 << 20;
+    let [one, other] = [(); 2].map(|()| far_side(Profile::Infiniband, QueuePairKind::Uc));
+    one.connect(&other);
+    other.connect(&one);
+    recv(&other, 1);
+    send(&one, 1);
+    assert_eq!([next(&one).status, next(&other).status], [CompletionStatus::Success; 2]);
+    let region = Region::alloc(LEN).unwrap();
+    let mr = one.pd.register(&region, 0..LEN, Access::empty()).unwrap();
+    let piece = Piece { memory: region.expose().unwrap().slice(0..LEN), lkey: mr.lkey() };
+    // Its goodbye is there before the end of the connection is.
+    let stopped = pair_of(&other);
+    let stopped = stopped.inner();
+    one.qp.post_send(&[SendRequest::send(2, [piece.clone()]), SendRequest::send(3, [piece])]).unwrap();
+    until("a part of the message", || {
+        let pair = pair_of(&one);
+        let mut inner = pair.inner();
+        let Some(Link::Far(far)) = &mut inner.link else { panic!("it is on another host") };
+        far.is_over_amid_send().then_some(())
+    });
+    for wr_id in [2, 3] {
+        let Completion { wr_id: ended, status, .. } = next(&one);
+        assert_eq!((ended, status), (wr_id, CompletionStatus::Success));
+    }
+    send(&one, 4);
+    assert_eq!(next(&one).wr_id, 4, "the queue pair is as good as before");
+    drop(stopped);
+}
