@@ -148,14 +148,16 @@ fn time_is_limited_and_grace_too() {
         (Some(143), vec!["fulmen: the agent ended the program: its time was over"])
     );
     let stubborn = "trap '' TERM; echo ready; while :; do sleep 0.02; done";
-    let ended = agent.spawn(&["--timeout", "0.5", "--grace", "0.2"], stubborn).end();
+    // The shell needs some time to set its trap.
+    let ended = agent.spawn(&["--timeout", "3", "--grace", "0.2"], stubborn).end();
     assert_eq!((ended.code, ended.out.as_str()), (Some(137), "ready\n"));
     let audit = agent.audit();
     let signals = |id: u64| -> Vec<i64> {
         let of = audit.iter().filter(|note| note["event"] == "signalled" && note["id"] == id);
         of.map(|note| note["signal"].as_i64().unwrap()).collect()
     };
-    assert_eq!(signals(audit.last().unwrap()["id"].as_u64().unwrap()), [15, 9]);
+    let last = audit.iter().rfind(|note| note["event"] == "ended").expect("a note");
+    assert_eq!(signals(last["id"].as_u64().unwrap()), [15, 9]);
     agent.down();
 }
 

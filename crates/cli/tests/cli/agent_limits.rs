@@ -89,7 +89,8 @@ fn memory_that_is_shared_counts_once() {
 #[test]
 fn what_has_left_a_limited_group_ends_with_it() {
     each_way(|agent| {
-        let script = "setsid sleep 1000 >/dev/null 2>&1 & sleep 1; echo done";
+        // So long that what has left is seen beside its parent, also where seconds pass between two looks.
+        let script = "setsid sleep 1000 >/dev/null 2>&1 & sleep 5; echo done";
         let ended = agent.spawn(&["--limit", "mem=100M"], script).end();
         assert_eq!((ended.code, ended.out.as_str()), (Some(0), "done\n"));
         assert_eq!(agent.children(), []);

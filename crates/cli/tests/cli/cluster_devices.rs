@@ -5,7 +5,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::cluster_run::Cluster;
-use crate::support::{FULMEN, Running, fulmen, start, wait_until};
+use crate::support::{FULMEN, Running, fulmen, start, wait_until, wait_until_settled};
 
 const DEVICE: &str = "thunderbolt-strict";
 /// A bench that is over soon, also where there are more ranks and agents that look than processors.
@@ -89,11 +89,7 @@ fn an_agent_that_comes_back_finds_the_others_again() {
     assert_eq!(fulmen(&["down", "--state", &state]).end().code, Some(0));
     let mut back = fulmen(&["up", "--devices", DEVICE, "--slots", "3", "--state", &state]);
     assert_eq!(back.wait_exit().code(), Some(0), "{}", back.wait_for_message(""));
-    wait_until("it to be seen", || {
-        let nodes = cluster.0.start(&["status", "--json"], &[]).end().out;
-        let status: Value = serde_json::from_str(&nodes).unwrap();
-        status["cluster"]["nodes"].as_array().unwrap().iter().all(|node| node["state"] == "up")
-    });
+    wait_until_settled(&cluster.0.state);
     let after = bench();
     assert_eq!(after.code, Some(0), "{}", after.err);
     cluster.0.down();

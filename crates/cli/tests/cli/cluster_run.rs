@@ -6,7 +6,7 @@ use std::process::Command;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::support::{Ended, FULMEN, Running, fulmen, wait_until};
+use crate::support::{Ended, FULMEN, Running, fulmen, wait_until, wait_until_settled};
 
 pub struct Cluster {
     _place: TempDir,
@@ -34,7 +34,9 @@ impl Cluster {
         let named = ["up", "--name", "n", "--state", state.to_str().unwrap()];
         let mut up = fulmen(&[&named, options].concat());
         assert_eq!(up.wait_exit().code(), Some(0), "{}", up.wait_for_message(""));
-        Cluster { _place: place, state, up }
+        let cluster = Cluster { _place: place, state, up };
+        wait_until_settled(&cluster.state);
+        cluster
     }
 
     pub fn start(&self, command: &[&str], args: &[&str]) -> Running {

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, Once};
@@ -10,6 +11,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 
 /// No wait of a test that passes comes near this.
 pub const LIMIT: Duration = Duration::from_secs(60);
@@ -240,6 +242,23 @@ pub fn wait_until(what: &str, ready: impl Fn() -> bool) {
     while !ready() {
         assert!(Instant::now() < end, "waited in vain for {what}");
         thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Waits until all nodes that were started together are up and settled, and each says so: `up` does not wait for ever.
+pub fn wait_until_settled(state: &Path) {
+    let states = || (1..).map(|number| state.join(format!("node-{number}"))).take_while(|node| node.exists());
+    let count = states().count();
+    for own in states() {
+        wait_until("the nodes to be settled", || {
+            let ended = fulmen(&["status", "--json", "--state", own.to_str().unwrap()]).end();
+            let status: Value = serde_json::from_str(&ended.out).unwrap_or_default();
+            let cluster = &status["cluster"];
+            let all_up = |nodes: &Vec<Value>| nodes.len() == count && nodes.iter().all(|node| node["state"] == "up");
+            cluster["nodes"].as_array().is_some_and(all_up)
+                && cluster["settled"] == true
+                && cluster["coordinator"].is_string()
+        });
     }
 }
 

@@ -80,7 +80,10 @@ fn a_rank() {
             wait_for_go();
             let guard = lock.acquire(LONG).unwrap();
             say(&format!("acquired {}", guard.fence()));
-            guard.release().unwrap();
+            // On a machine that does not run this thread for so long, the lease may run out; then it says so.
+            if let Err(error) = guard.release() {
+                assert!(matches!(error, SyncError::Lost { op: "release", .. }), "{error}");
+            }
             say(&format!("naive {}", naive.try_acquire()));
             let error = barrier.wait(LONG).unwrap_err();
             say(&format!("barrier {error}"));
