@@ -347,15 +347,24 @@ mod tests {
 
     #[test]
     fn why_a_link_was_given_up_may_be_heard_after_that() {
-        let life = Arc::new(Life::new(4, Box::new(Deaf)));
-        life.lose(0, Loss::GaveUp);
-        let asking = std::thread::spawn({
-            let life = life.clone();
-            move || life.cause(0)
-        });
-        life.lose(3, Loss::Ended);
-        assert_eq!(asking.join().unwrap(), lost(3, Loss::Ended));
-        assert_eq!(life.loss(0), Some(Loss::GaveUp));
+        loop {
+            let life = Arc::new(Life::new(4, Box::new(Deaf)));
+            let began = Instant::now();
+            life.lose(0, Loss::GaveUp);
+            let asking = std::thread::spawn({
+                let life = life.clone();
+                move || life.cause(0)
+            });
+            life.lose(3, Loss::Ended);
+            let is_soon = began.elapsed() <= GRACE / 2;
+            let told = asking.join().unwrap();
+            // What was heard too late, since this thread was not run meanwhile, is another case.
+            if is_soon {
+                assert_eq!(told, lost(3, Loss::Ended));
+                assert_eq!(life.loss(0), Some(Loss::GaveUp));
+                break;
+            }
+        }
 
         let life = Life::new(4, Box::new(Deaf));
         life.lose(0, Loss::GaveUp);

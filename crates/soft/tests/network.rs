@@ -9,7 +9,7 @@ mod side;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use fulmen_reach::Node;
@@ -32,8 +32,8 @@ struct Hosts {
 
 /// A host that no other device is on.
 fn host() -> [u8; 16] {
-    static NEXT: AtomicU8 = AtomicU8::new(1);
-    [NEXT.fetch_add(1, Ordering::Relaxed); 16]
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    u128::from(NEXT.fetch_add(1, Ordering::Relaxed)).to_le_bytes()
 }
 
 impl Hosts {

@@ -1,4 +1,19 @@
+use std::os::fd::OwnedFd;
+
 use super::*;
+
+/// Has connections to an address refused while the result lives: nobody listens there, and nobody else is given what is
+/// bound.
+fn refusing(address: SocketAddr) -> (OwnedFd, SocketAddr) {
+    use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket, sockopt};
+    let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    // What is left of connections to who was there before does not matter.
+    sockopt::set_socket_reuseaddr(&socket, true).unwrap();
+    // A thread that answered for who was there before may still be about to let go of it.
+    until("nobody listens any more", || bind(&socket, &address).is_ok());
+    let address = SocketAddr::try_from(getsockname(&socket).unwrap()).unwrap();
+    (socket, address)
+}
 
 #[test]
 fn devices_of_one_host_are_told_where_the_node_is() {
@@ -26,6 +41,7 @@ fn a_place_is_remembered_until_it_turns_out_wrong() {
     let address = other.network.address();
     assert_eq!(one.network.place(address, soon()).unwrap(), Place::There);
     drop(other);
+    let _held = refusing(address);
     assert_eq!(one.network.place(address, soon()).unwrap(), Place::There, "it was not asked again");
     let failed = one.network.meet(&one.end(1), &PeerEnd { device: address, number: 2 }, soon()).map(|_| ());
     assert!(matches!(failed, Err(Failure::Unreached(Unreached::Refused(peer))) if peer == address), "{failed:?}");
@@ -108,7 +124,7 @@ fn a_queue_pair_that_is_about_to_be_reset_is_waited_for() {
 #[test]
 fn nobody_there_is_an_error_at_once_or_at_the_deadline() {
     let one = Host::new(V4, None);
-    let free = std::net::TcpListener::bind((V4, 0)).unwrap().local_addr().unwrap();
+    let (_held, free) = refusing(SocketAddr::new(V4, 0));
     let refused = one.network.place(free, soon()).unwrap_err();
     assert!(matches!(refused, Unreached::Refused(peer) if peer == free), "{refused:?}");
     // An address of documentation (RFC 5737), to which there is no way from loopback.
@@ -192,8 +208,8 @@ fn an_address_that_is_nobodys_or_taken_is_named() {
     for none in ["0.0.0.0:0", "[::]:0", "224.0.0.1:0"] {
         assert!(matches!(open(none.parse().unwrap()), OpenError::Unspecified { .. }), "{none}");
     }
-    let taken = std::net::TcpListener::bind((V4, 0)).unwrap().local_addr().unwrap();
-    let listener = std::net::TcpListener::bind(taken).unwrap();
+    let listener = std::net::TcpListener::bind((V4, 0)).unwrap();
+    let taken = listener.local_addr().unwrap();
     let refused = open(taken);
     assert!(matches!(&refused, OpenError::Listen { address, .. } if *address == taken), "{refused}");
     drop(listener);

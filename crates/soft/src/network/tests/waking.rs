@@ -65,7 +65,12 @@ fn who_sleeps_is_woken_for_each_message() {
 #[test]
 fn who_polls_wakes_nobody() {
     let hosts = hosts(V4, false);
+    let before = hosts[1].progress.doorbell().sequence();
     let [mut one, mut other] = connect(&hosts, 1);
+    if hosts[0].network.address() < hosts[1].network.address() {
+        // The connection came to this host, whose thread rings for it, perhaps after it was collected.
+        until("it was announced", || hosts[1].progress.doorbell().sequence() != before);
+    }
     let watch = &hosts[1].network.watch;
     // It has slept before, and was woken some other way.
     until("nothing is new", || watch.arm(watch.swept()));

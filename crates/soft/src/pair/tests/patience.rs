@@ -42,9 +42,11 @@ fn what_waited_too_long_is_lost_and_what_follows_at_once_until_there_is_a_recv()
     recv(&receiver, 7);
     send(&sender, 2);
     assert_eq!((next(&receiver).wr_id, next(&sender).wr_id), (7, 2));
-    // Patience is back.
+    // Patience is back. Under the lock nobody else takes the message, nor lets it go.
+    let mut inner = pair.inner();
     send(&sender, 3);
-    until("a message that waits", || pair.inner().patience.until());
+    pair.receive(&mut inner);
+    assert!(inner.patience.until().is_some(), "it waits");
 }
 
 fn next_status(side: &Side, wr_id: u64) -> CompletionStatus {
