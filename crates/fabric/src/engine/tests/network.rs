@@ -410,6 +410,10 @@ impl World {
             }
             idle = if moved { 0 } else { idle + 1 };
         }
+        for side in 0..2 {
+            let (one, other) = (&self.ends[side].link, &self.ends[1 - side].link);
+            assert_eq!(one.credits + other.owed + other.withheld, one.config().credits, "credits come back, each once");
+        }
     }
 
     /// Asks for whatever was sent and not asked for.
