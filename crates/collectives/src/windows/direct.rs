@@ -97,22 +97,25 @@ impl Windows {
         let [input, output] = self.own_places(request);
         let gets = gets(&call, self.rank);
         if input.is_none() || gets && output.is_none() {
-            self.announce_places(&call, [None; 2], ongoing)?;
-            return self.staged(request, ongoing, progress);
+            self.announce_places(&call, [None; 2], ongoing);
+            // Whoever has none for what it contributes has it read from a stage.
+            return self.staged(request, ongoing, progress, false);
         }
         let direct = |agreed: &Agreed| agreed.inputs.iter().all(Option::is_some);
         if !gets {
-            let agreed = self.announce_places(&call, [input, None], ongoing)?;
+            self.announce_places(&call, [input, None], ongoing);
+            let agreed = self.agree_on_places(&call, [input, None], ongoing)?;
             if direct(&agreed) {
                 self.reduce_share(&call, share, ongoing, Source::Plain(request.contribution()), None, &agreed)?;
                 return self.finish(ongoing);
             }
-            return self.staged(request, ongoing, progress);
+            return self.staged(request, ongoing, progress, true);
         }
         // Peers write into the output as soon as they have read the announcement.
         let Output::Buffer(memory) = &mut request.output else { unreachable!("it lies in the pool") };
         let Some(lent) = memory.lend() else { unreachable!("it lies in the pool") };
-        let agreed = self.announce_places(&call, [input, output], ongoing)?;
+        self.announce_places(&call, [input, output], ongoing);
+        let agreed = self.agree_on_places(&call, [input, output], ongoing)?;
         if direct(&agreed) {
             let own = match request.input {
                 Some(input) => Source::Plain(input.bytes()),
@@ -125,7 +128,7 @@ impl Windows {
         }
         // Some rank's memory is plain, so nobody writes into another's.
         lent.finish();
-        self.staged(request, ongoing, progress)
+        self.staged(request, ongoing, progress, true)
     }
 
     /// Reduces this rank's share of the vector, of so many bytes, from all ranks' inputs into the outputs of all ranks that get the

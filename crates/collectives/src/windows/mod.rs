@@ -189,10 +189,16 @@ impl Windows {
         } else if reduces && longest >= layout::REDUCE_SHARES {
             self.reduce(request, ongoing, progress)
         } else {
-            let agreed = self.announce_places(&request.call, self.own_places(request), ongoing)?;
+            let own = self.own_places(request);
+            self.announce_places(&request.call, own, ongoing);
+            if own[0].is_none() && request.contributed(self.rank as u32) > 0 {
+                // It can only be read from a stage.
+                return self.staged(request, ongoing, progress, false);
+            }
+            let agreed = self.agree_on_places(&request.call, own, ongoing)?;
             match self.contributions(request, &agreed) {
                 Some(inputs) => self.pull(request, ongoing, inputs),
-                None => self.staged(request, ongoing, progress),
+                None => self.staged(request, ongoing, progress, true),
             }
         }
     }
@@ -227,13 +233,8 @@ impl Windows {
         [request.contribution_at(self.pool), request.output_at(self.pool)]
     }
 
-    /// Announces a call and where its data lies, and learns where the others' does.
-    fn announce_places(
-        &self,
-        call: &Call,
-        [input, output]: [Option<u64>; 2],
-        ongoing: &mut Ongoing<'_>,
-    ) -> Result<Agreed, CollectiveError> {
+    /// Announces a call and where its data lies.
+    fn announce_places(&self, call: &Call, [input, output]: [Option<u64>; 2], ongoing: &mut Ongoing<'_>) {
         let line = self.line(self.rank, ongoing.sequence);
         let mut flags = 0;
         for (at, what) in [(input, Place::Input), (output, Place::Output)] {
@@ -243,6 +244,15 @@ impl Windows {
             }
         }
         self.announce(line, call.encode(flags), ongoing);
+    }
+
+    /// Waits until all have announced the call, and learns where the others' data lies.
+    fn agree_on_places(
+        &self,
+        call: &Call,
+        [input, output]: [Option<u64>; 2],
+        ongoing: &mut Ongoing<'_>,
+    ) -> Result<Agreed, CollectiveError> {
         self.agree(call, ongoing)?;
         let places = |own: Option<u64>, what| {
             // Peers are reading its own line.
@@ -252,11 +262,16 @@ impl Windows {
             (0..self.size).map(place).collect()
         };
         let agreed = Agreed { inputs: places(input, Place::Input), outputs: places(output, Place::Output) };
-        // A rank that came last found all announced: the others may be parked, and this one has long work to do.
+        self.set_about(ongoing);
+        Ok(agreed)
+    }
+
+    /// All have announced a call, and this rank has long work to do for it.
+    fn set_about(&self, ongoing: &mut Ongoing<'_>) {
+        // If it came last, it found all announced, and the others may be parked.
         self.settle(ongoing);
         #[cfg(test)]
         tests::agreed(ongoing);
-        Ok(agreed)
     }
 
     #[inline]

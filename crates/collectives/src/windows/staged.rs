@@ -59,7 +59,7 @@ impl Pieces {
 }
 
 impl Windows {
-    /// Runs a call on which all have agreed, whatever memory they have.
+    /// Runs a call that was announced, whatever memory the ranks have. `agreed`: all have announced it.
     ///
     /// At any time, piece t is put on the stage, piece t - 1 is taken (or reduced, and t - 2 taken), so that a rank that
     /// comes late to one piece need not make the others wait.
@@ -68,6 +68,7 @@ impl Windows {
         request: &mut Request<'_>,
         ongoing: &mut Ongoing<'_>,
         progress: &mut Progress,
+        agreed: bool,
     ) -> Result<(), CollectiveError> {
         let (kind, base) = (request.call.kind, progress.pieces);
         if base == 0 {
@@ -100,6 +101,11 @@ impl Windows {
         for piece in base..end + lag {
             if piece < end && gives {
                 self.put(request, ongoing, (pieces, piece), &takers, (stores, onto_stage))?;
+            }
+            if piece == base && !agreed {
+                // Others come to this call while its first piece is put.
+                self.agree(&request.call, ongoing)?;
+                self.set_about(ongoing);
             }
             if shares && (base + 1..=end).contains(&piece) {
                 let piece = piece - 1;
@@ -145,8 +151,8 @@ impl Windows {
         }
     }
 
-    /// Puts this rank's piece on its stage, as soon as nobody needs what lay there: what earlier calls had put there has been taken, since
-    /// all have come to this one.
+    /// Puts this rank's piece on its stage, as soon as nobody needs what lay there: what earlier calls had put there has been taken, for which
+    /// each waits before it returns.
     fn put(
         &self,
         request: &mut Request<'_>,

@@ -18,7 +18,7 @@ thread_local! {
     static AGREED: RefCell<Option<Hold<'static>>> = const { RefCell::new(None) };
 }
 
-/// A rank knows where all data lies, and touches none yet.
+/// A rank knows where all data lies, and touches none of the others yet.
 pub(super) fn agreed(ongoing: &Ongoing<'_>) {
     if let Some(hold) = AGREED.take() {
         hold(ongoing);
