@@ -93,10 +93,9 @@ impl Rig<'_> {
             Some(op) if action & 0x80 == 0 => Lent::Target(op, &mut self.lent),
             _ => Lent::Nothing,
         };
+        let mut room = [0; 100];
         let taken = match self.link.takes() && action & 0x40 != 0 {
-            true => {
-                self.link.take(u64::from(action >> 3 & 3), bytes.as_slice(), &mut Landing::Bytes(&mut self.lent[..100]))
-            }
+            true => self.link.take(u64::from(action >> 3 & 3), bytes.as_slice(), &mut Landing::Bytes(&mut room)),
             false => Ok(None),
         };
         let taken = match taken {
