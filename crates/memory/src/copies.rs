@@ -12,7 +12,7 @@ const LONGER: usize = 8 << 10;
 
 /// Copies `len` bytes to where somebody else reads them next, or may have read what was there before.
 ///
-/// What is long goes by the processor's instruction for strings, where that is [fast](string_copies_are_fast): it writes whole lines, which
+/// What is long goes by the processor's instruction for strings (`rep movsb`), where that is fast: it writes whole lines, which
 /// need not be fetched from where they were read last. (Measured of messages to and fro between two processors of an AMD EPYC of family 1Ah, by
 /// hand: beside vectors, where they share a cache, 4 KiB take as long and 8 KiB to 256 KiB 0.6 to 0.95 of the time; where they do not, 4 KiB 0.65 of
 /// it, 8 KiB 0.5 and 16 KiB to 256 KiB 0.3 to 0.4.)
