@@ -2,7 +2,6 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use fulmen_memory::Exposed;
@@ -11,7 +10,7 @@ use fulmen_reach::ReachError;
 use crate::driver::device::{LAST_WORDS, RdmaId};
 use crate::driver::relay::Switch;
 use crate::driver::{Broken, Parker, Retired, Wire};
-use crate::engine::{Copy, Incoming, Into, Landing, Lent, Link, OpError, OpId, checksum};
+use crate::engine::{Copy, Incoming, Into, Lent, Link, OpError, OpId, checksum};
 use crate::liveness::Life;
 use crate::map::{Neighbours, RegionRef};
 use crate::onesided::{Kept, OneSided};
@@ -28,9 +27,6 @@ const ROUNDS: u32 = 8;
 
 /// Lanes at rest are looked after each so many turns: a peer may be gone.
 pub(crate) const TURNS: u32 = 8;
-
-/// Looks for a message that may be there at once, with its lane locked.
-const LOOKS: u32 = 32;
 
 /// Why a copy was not made.
 #[derive(Debug)]
@@ -536,34 +532,6 @@ impl Lanes {
         }
         self.parker.close();
         self.parker.wake();
-    }
-
-    /// Receives the next message of a link that has nothing else to do, if it is one of this tag that is there, or comes within some tens of
-    /// nanoseconds: how many bytes it has. `None` if that is not to be had so, but by an operation; pending while nothing has come.
-    #[inline]
-    pub(crate) fn take(&self, rank: u32, lane: &mut Lane, tag: u64, into: &mut Landing<'_>) -> Poll<Option<usize>> {
-        // What goes to others may come first.
-        if self.switch.is_some() || !lane.link.takes() {
-            return Poll::Ready(None);
-        }
-        self.note_look();
-        for _ in 0..LOOKS {
-            match lane.wire.take(&mut lane.link, tag, into) {
-                Ok(Poll::Pending) => {}
-                Ok(Poll::Ready(taken)) => {
-                    if taken.is_some() && lane.wire.has_left() {
-                        // Whoever found the lane taken did not see it.
-                        self.parker.wake();
-                    }
-                    return Poll::Ready(taken);
-                }
-                Err(broken) => {
-                    self.fail(rank, lane, broken);
-                    return Poll::Ready(None);
-                }
-            }
-        }
-        Poll::Pending
     }
 
     /// Makes the copy of a rendezvous. Where the peer's memory is not mapped yet, it waits for that for a bounded time.

@@ -38,6 +38,7 @@ mod providers;
 pub mod recorder;
 mod regroup;
 mod start;
+mod taking;
 #[cfg(test)]
 mod tests;
 mod topology;

@@ -28,9 +28,6 @@ use crate::{Action, Fabric, FabricError, Loss, OpName, Running, What, clock};
 /// Payload up to which a message of exposed memory goes through the stack.
 const SHORT: usize = 256;
 
-/// A receive looks so many times in a row for a message that comes soon, before it begins an operation for it.
-const BURSTS: u32 = 16;
-
 /// A send or receive that goes on by itself. It owns handles to its memory until it has ended.
 ///
 /// Dropping it lets it end unobserved: its memory comes back when it has.
@@ -57,7 +54,7 @@ enum State {
 
 /// What errors call them.
 const SEND: OpName = "send";
-const RECV: OpName = "recv";
+pub(crate) const RECV: OpName = "recv";
 
 impl Fabric {
     /// Sends a message and returns when its memory can be used again.
@@ -183,37 +180,6 @@ impl Fabric {
         };
         let op = lane.link.recv(tag, Target::Lent(into.len() as u64));
         self.pull(from, lane, op, timeout, &mut Lent::Target(op, into))
-    }
-
-    /// Receives a message that is there, or comes soon, without an operation, if it is to be had so; else gives the lane.
-    #[inline]
-    fn take(
-        &self,
-        from: u32,
-        tag: u64,
-        into: &mut Landing<'_>,
-    ) -> Result<Result<usize, MutexGuard<'_, Lane>>, FabricError> {
-        let lanes = &self.inner.lanes;
-        let bursts = if self.inner.poll.yields > 0 { 1 } else { BURSTS };
-        let mut lane = self.lane(RECV, from)?;
-        for _ in 0..bursts {
-            match lanes.take(from, &mut lane, tag, into) {
-                Poll::Ready(Some(len)) => {
-                    if lane.link.has_answers() {
-                        // It made room that the peer may wait for.
-                        drop(lanes.pump(from, lane, &mut Lent::Nothing, None, None));
-                    }
-                    return Ok(Ok(len));
-                }
-                Poll::Ready(None) => break,
-                Poll::Pending => {
-                    // Others may have to send something.
-                    drop(lane);
-                    lane = self.lane(RECV, from)?;
-                }
-            }
-        }
-        Ok(Err(lane))
     }
 
     #[inline]
