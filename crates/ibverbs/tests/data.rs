@@ -3,14 +3,13 @@
 
 mod common;
 
-use std::net::{Ipv4Addr, SocketAddr};
-use std::os::fd::OwnedFd;
+use std::net::Ipv4Addr;
 use std::path::Path;
 use std::time::Duration;
 use std::{fs, thread};
 
 use common::{library, over_library, run, wait};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with, sockopt};
+use fulmen_testbed::reserve_port;
 
 #[test]
 fn messages_arrive_as_they_were_sent() {
@@ -52,16 +51,6 @@ fn an_overflow_is_told() {
     run("overflow");
 }
 
-/// A port of this host that nobody listens on, and that the system gives to nobody else while the result lives. Who
-/// names it may listen there all the same, if it does not mind that the port is in use (SO_REUSEADDR).
-fn reserve_port() -> (OwnedFd, u16) {
-    let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).expect("a socket");
-    sockopt::set_socket_reuseaddr(&socket, true).expect("an option of sockets");
-    bind(&socket, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).expect("loopback");
-    let address = SocketAddr::try_from(getsockname(&socket).expect("bound")).expect("an IP address");
-    (socket, address.port())
-}
-
 /// Runs one of the programs of Debian's `ibverbs-utils` with itself.
 fn pingpong(name: &str, arguments: &[&str]) {
     let program = Path::new("/usr/bin").join(name);
@@ -84,9 +73,9 @@ fn pingpong(name: &str, arguments: &[&str]) {
 
 fn try_pingpong(name: &str, program: &Path, arguments: &[&str]) -> Result<(), String> {
     let folder = library();
-    // The programs do not mind.
-    let (_reserved, port) = reserve_port();
-    let port = port.to_string();
+    // The programs do not mind that it is in use.
+    let (_reserved, address) = reserve_port((Ipv4Addr::LOCALHOST, 0).into()).expect("loopback");
+    let port = address.port().to_string();
     let start = |log: &Path, host: Option<&str>| {
         let mut command = over_library(program, folder.path());
         let file = fs::File::create(log).expect("a file");

@@ -1,5 +1,5 @@
 //! Hosts on one machine, and cables between them that delay, lose and break: a bed for tests, and nothing else; and how much
-//! tests do ([`Tier`]) and may have ([`raise_descriptors`]), which works anywhere.
+//! tests do ([`Tier`]) and may have ([`raise_descriptors`], [`reserve_port`]), which works anywhere.
 //!
 //! A *host* is a network namespace with a hostname of its own. Processes of two hosts share files and nothing of the network:
 //! no address, no port, no abstract socket. Fulmen takes them for processes of different hosts, since its host id is made of
@@ -59,6 +59,7 @@ mod host;
 mod link;
 #[cfg(target_os = "linux")]
 mod net;
+mod ports;
 #[cfg(target_os = "linux")]
 mod processes;
 #[cfg(target_os = "linux")]
@@ -80,6 +81,7 @@ pub use host::Host;
 pub use link::{Counts, Link};
 #[cfg(target_os = "linux")]
 pub use net::Net;
+pub use ports::reserve_port;
 #[cfg(target_os = "linux")]
 pub use sshd::Ssh;
 pub use tier::{Tier, by_tier, is_full};

@@ -2,7 +2,6 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
@@ -121,16 +120,6 @@ pub fn greet_as_rank(stream: &mut TcpStream) {
     let mut theirs = [0; 40];
     stream.read_exact(&mut theirs).unwrap();
     assert_eq!(theirs[..], hello(PROTOCOL_VERSION, 0));
-}
-
-/// A port that nobody listens on and that nobody else is given while the result lives.
-pub fn reserve_port() -> (OwnedFd, SocketAddr) {
-    use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket, sockopt};
-    let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
-    sockopt::set_socket_reuseaddr(&socket, true).unwrap();
-    bind(&socket, &any_port()).unwrap();
-    let address = SocketAddr::try_from(getsockname(&socket).unwrap()).unwrap();
-    (socket, address)
 }
 
 /// The protocol's bytes, written down a second time so that a change of either side shows.

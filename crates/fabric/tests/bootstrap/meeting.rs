@@ -75,7 +75,7 @@ fn the_longest_blob_passes_and_a_longer_one_is_refused() {
 
 #[test]
 fn ranks_wait_for_a_coordinator_that_comes_later() {
-    let (reserved, address) = common::reserve_port();
+    let (reserved, address) = fulmen_testbed::reserve_port(common::any_port()).unwrap();
     let secret = Secret::generate().unwrap();
     let config = JoinConfig { coordinator: address, rank: 0, size: 1, secret: secret.clone(), deadline: LONG };
     let refused = TcpStream::connect(address).unwrap_err();
@@ -88,7 +88,7 @@ fn ranks_wait_for_a_coordinator_that_comes_later() {
 
 #[test]
 fn without_a_coordinator_the_deadline_ends_the_wait() {
-    let (_reserved, address) = common::reserve_port();
+    let (_reserved, address) = fulmen_testbed::reserve_port(common::any_port()).unwrap();
     let secret = Secret::generate().unwrap();
     let config = JoinConfig { coordinator: address, rank: 0, size: 2, secret, deadline: Duration::from_millis(50) };
     let error = Session::join(&config).unwrap_err();

@@ -1,19 +1,6 @@
-use std::os::fd::OwnedFd;
+use fulmen_testbed::reserve_port;
 
 use super::*;
-
-/// Has connections to an address refused while the result lives: nobody listens there, and nobody else is given what is
-/// bound.
-fn refusing(address: SocketAddr) -> (OwnedFd, SocketAddr) {
-    use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket, sockopt};
-    let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
-    // What is left of connections to who was there before does not matter.
-    sockopt::set_socket_reuseaddr(&socket, true).unwrap();
-    // A thread that answered for who was there before may still be about to let go of it.
-    until("nobody listens any more", || bind(&socket, &address).is_ok());
-    let address = SocketAddr::try_from(getsockname(&socket).unwrap()).unwrap();
-    (socket, address)
-}
 
 #[test]
 fn devices_of_one_host_are_told_where_the_node_is() {
@@ -41,7 +28,12 @@ fn a_place_is_remembered_until_it_turns_out_wrong() {
     let address = other.network.address();
     assert_eq!(one.network.place(address, soon()).unwrap(), Place::There);
     drop(other);
-    let _held = refusing(address);
+    // A thread that answered for it may still be about to let go of its address.
+    let mut held = None;
+    until("nobody listens any more", || {
+        held = reserve_port(address).ok();
+        held.is_some()
+    });
     assert_eq!(one.network.place(address, soon()).unwrap(), Place::There, "it was not asked again");
     let failed = one.network.meet(&one.end(1), &PeerEnd { device: address, number: 2 }, soon()).map(|_| ());
     assert!(matches!(failed, Err(Failure::Unreached(Unreached::Refused(peer))) if peer == address), "{failed:?}");
@@ -124,7 +116,7 @@ fn a_queue_pair_that_is_about_to_be_reset_is_waited_for() {
 #[test]
 fn nobody_there_is_an_error_at_once_or_at_the_deadline() {
     let one = Host::new(V4, None);
-    let (_held, free) = refusing(SocketAddr::new(V4, 0));
+    let (_held, free) = reserve_port(SocketAddr::new(V4, 0)).unwrap();
     let refused = one.network.place(free, soon()).unwrap_err();
     assert!(matches!(refused, Unreached::Refused(peer) if peer == free), "{refused:?}");
     // An address of documentation (RFC 5737), to which there is no way from loopback.
