@@ -17,6 +17,7 @@ use crate::lanes::Lanes;
 use crate::liveness::Fate;
 use crate::map::Neighbours;
 use crate::onesided::OneSided;
+use crate::own::Own;
 use crate::progress::Progress;
 use crate::recorder::Owner;
 use crate::regroup::Retirement;
@@ -38,6 +39,8 @@ pub struct Fabric {
 pub(crate) struct Inner {
     pub(crate) progress: Progress,
     pub(crate) lanes: Arc<Lanes>,
+    /// Messages to itself.
+    pub(crate) own: Own,
     pub(crate) onesided: Arc<OneSided>,
     /// The other ranks' memory, where ranks map it.
     pub(crate) neighbours: Option<Arc<Neighbours>>,
@@ -84,6 +87,7 @@ impl Fabric {
         let inner = Inner {
             progress,
             lanes,
+            own: Own::default(),
             onesided,
             neighbours,
             rails,

@@ -6,11 +6,10 @@
 //! with one copy, made by the receiver, and its send ends when that is done; other long ones go in frames, and their send
 //! ends with the last frame. A rank keeps up to [`Flow::unexpected`](crate::Flow) bytes of messages that nobody has asked
 //! for; beyond that, their sender waits. So two ranks that both first send long messages to one another, and then receive,
-//! wait in vain: start one of the two.
+//! wait in vain: start one of the two. What a rank sends to itself is copied, and kept until it receives it.
 //!
 //! See [`engine`](crate::engine) for the protocol.
 
-use std::fmt;
 use std::sync::MutexGuard;
 use std::task::Poll;
 use std::thread;
@@ -19,41 +18,17 @@ use std::time::{Duration, Instant};
 use fulmen_memory::Exposed;
 
 use crate::driver::Payload;
-use crate::driver::device::RdmaId;
 use crate::engine::{Cancel, Landing, Lent, OpError, OpId, Source, Target};
 use crate::lanes::Lane;
 use crate::liveness::Fate;
-use crate::{Action, Fabric, FabricError, Loss, OpName, Running, What, clock};
+use crate::operation::Operation;
+use crate::{Action, Fabric, FabricError, Loss, OpName, What, clock};
 
 /// Payload up to which a message of exposed memory goes through the stack.
 const SHORT: usize = 256;
 
-/// A send or receive that goes on by itself. It owns handles to its memory until it has ended.
-///
-/// Dropping it lets it end unobserved: its memory comes back when it has.
-#[must_use = "wait for it, or its outcome is never known"]
-pub struct Operation {
-    fabric: Fabric,
-    rank: u32,
-    name: OpName,
-    running: Running,
-    state: State,
-}
-
-/// How far an operation is.
-enum State {
-    /// On the link to its rank.
-    Link(OpId),
-    /// With the device of the link to its rank.
-    Device(RdmaId),
-    /// It has ended, with this value.
-    Ended(u64),
-    /// The outcome was told.
-    Told,
-}
-
 /// What errors call them.
-const SEND: OpName = "send";
+pub(crate) const SEND: OpName = "send";
 pub(crate) const RECV: OpName = "recv";
 
 impl Fabric {
@@ -75,6 +50,9 @@ impl Fabric {
     }
 
     fn push_memory(&self, to: u32, tag: u64, data: &Exposed, timeout: Duration) -> Result<(), FabricError> {
+        if to == self.rank() {
+            return self.send_own(tag, copy(data));
+        }
         self.check_alive(SEND, to)?;
         let mut lane = self.lane(SEND, to)?;
         if (data.len() as u64) < self.flow().rendezvous {
@@ -109,6 +87,9 @@ impl Fabric {
     /// Sends it if it can go at once in one frame; else gives the lane back.
     #[inline]
     fn push_bytes(&self, to: u32, tag: u64, data: &[u8]) -> Result<Option<MutexGuard<'_, Lane>>, FabricError> {
+        if to == self.rank() {
+            return self.send_own(tag, data.to_vec()).map(|()| None);
+        }
         self.check_alive(SEND, to)?;
         let lane = self.lane(SEND, to)?;
         self.push(SEND, to, lane, tag, Payload::Bytes(data))
@@ -163,6 +144,10 @@ impl Fabric {
     }
 
     fn pull_memory(&self, from: u32, tag: u64, into: &Exposed, timeout: Duration) -> Result<usize, FabricError> {
+        if from == self.rank() {
+            let received = self.recv_own(tag, into.len(), timeout, |bytes| into.write(0, bytes));
+            return received.map(|len| len as usize);
+        }
         let mut lane = match self.take(from, tag, &mut Landing::Memory(into))? {
             Ok(len) => return Ok(len),
             Err(lane) => lane,
@@ -174,6 +159,10 @@ impl Fabric {
 
     #[inline]
     fn pull_bytes(&self, from: u32, tag: u64, into: &mut [u8], timeout: Duration) -> Result<usize, FabricError> {
+        if from == self.rank() {
+            let received = self.recv_own(tag, into.len(), timeout, |bytes| into[..bytes.len()].copy_from_slice(bytes));
+            return received.map(|len| len as usize);
+        }
         let mut lane = match self.take(from, tag, &mut Landing::Bytes(into))? {
             Ok(len) => return Ok(len),
             Err(lane) => lane,
@@ -204,6 +193,11 @@ impl Fabric {
     /// # Errors
     /// [`FabricError::NoSuchRank`] and [`FabricError::PeerLost`]; what happens later, the handle tells.
     pub fn start_send(&self, to: u32, tag: u64, data: &Exposed) -> Result<Operation, FabricError> {
+        if to == self.rank() {
+            let running = self.inner.recorder.begin(What::of(Action::Send, to, tag, data.len()).started());
+            self.send_own(tag, copy(data))?;
+            return Ok(Operation::ended(self, to, SEND, data.len() as u64).recorded(running));
+        }
         let op = self.begin_send(SEND, to, tag, data)?;
         let running = self.inner.recorder.begin(What::of(Action::Send, to, tag, data.len()).started());
         Ok(self.go_on(SEND, to, op, true).recorded(running))
@@ -214,6 +208,12 @@ impl Fabric {
     /// # Errors
     /// [`FabricError::NoSuchRank`]; what happens later, the handle tells.
     pub fn start_recv(&self, from: u32, tag: u64, into: &Exposed) -> Result<Operation, FabricError> {
+        if from == self.rank() {
+            self.inner.check_goes_on(RECV)?;
+            let running = self.inner.recorder.begin(What::of(Action::Recv, from, tag, into.len()).started());
+            let receive = Operation::from_own(self, self.inner.own.ask(tag), tag, into);
+            return Ok(receive.recorded(running));
+        }
         let op = self.begin_recv(RECV, from, tag, into)?;
         let running = self.inner.recorder.begin(What::of(Action::Recv, from, tag, into.len()).started());
         // Of many receives that are started together, none is worth a look at all that the device carries.
@@ -255,7 +255,7 @@ impl Fabric {
                 self.inner.progress.need();
             }
         }
-        Operation { fabric: self.clone(), rank, name, running: Running::NONE, state: State::Link(op) }
+        Operation::on_link(self, rank, name, op)
     }
 
     pub(crate) fn lane(&self, op: OpName, rank: u32) -> Result<MutexGuard<'_, Lane>, FabricError> {
@@ -273,7 +273,13 @@ impl Fabric {
     }
 
     /// Moves the lane on and looks whether the operation has ended. `until` is its deadline, if it has one.
-    fn poll_op(&self, rank: u32, op: OpId, lent: &mut Lent<'_>, until: Option<Instant>) -> Poll<Result<u64, OpError>> {
+    pub(crate) fn poll_op(
+        &self,
+        rank: u32,
+        op: OpId,
+        lent: &mut Lent<'_>,
+        until: Option<Instant>,
+    ) -> Poll<Result<u64, OpError>> {
         let lanes = &self.inner.lanes;
         let lane = lanes.lock(rank).expect("the lane on which the operation was started");
         self.poll_locked(rank, lane, op, lent, until)
@@ -374,102 +380,8 @@ impl Fabric {
     }
 }
 
-impl Operation {
-    /// One that has ended already.
-    pub(crate) fn ended(fabric: &Fabric, rank: u32, name: OpName, value: u64) -> Operation {
-        Operation { fabric: fabric.clone(), rank, name, running: Running::NONE, state: State::Ended(value) }
-    }
-
-    /// The recorder is told how it ends.
-    pub(crate) fn recorded(self, running: Running) -> Operation {
-        let mut operation = self;
-        operation.running = running;
-        operation
-    }
-
-    pub(crate) fn on_device(fabric: &Fabric, rank: u32, name: OpName, op: RdmaId) -> Operation {
-        Operation { fabric: fabric.clone(), rank, name, running: Running::NONE, state: State::Device(op) }
-    }
-
-    /// Whether it is known to have ended, so that [`Operation::test`] has its outcome. Does not move it on, unlike that: whoever
-    /// looks at many operations [does it for all of them](Fabric::wait_on_links).
-    #[must_use]
-    pub fn has_ended(&self) -> bool {
-        let lane = || self.fabric.inner.lanes.lock(self.rank).expect("the lane on which the operation was started");
-        match &self.state {
-            State::Link(op) => lane().link.is_done(*op),
-            State::Device(op) => {
-                let Lane { link, wire, .. } = &mut *lane();
-                // With its wire, it is over.
-                wire.rdma().is_none_or(|rdma| rdma.is_done(*op, link))
-            }
-            State::Ended(_) | State::Told => true,
-        }
-    }
-
-    /// Whether it has ended, and how: the bytes of the message, of a put or of a get, or the word that an atomic found.
-    /// Moves it on, for which it may wait up to 0.1 s for a peer to hand over memory that is not mapped yet.
-    ///
-    /// # Errors
-    /// As [`Fabric::send`], [`Fabric::recv`] and [`Remote`](crate::Remote)'s operations, but without a deadline.
-    ///
-    /// # Panics
-    /// If the outcome was told before.
-    pub fn test(&mut self) -> Option<Result<u64, FabricError>> {
-        let outcome = match &mut self.state {
-            State::Link(op) => match self.fabric.poll_op(self.rank, *op, &mut Lent::Nothing, None) {
-                Poll::Pending => return None,
-                Poll::Ready(outcome) => self.fabric.told(self.name, self.rank, outcome),
-            },
-            State::Device(op) => match self.fabric.test_rdma(self.name, self.rank, *op) {
-                Poll::Pending => return None,
-                Poll::Ready(outcome) => outcome,
-            },
-            State::Ended(value) => Ok(*value),
-            State::Told => panic!("an operation tells its outcome once"),
-        };
-        self.state = State::Told;
-        self.fabric.inner.recorder.end(self.running, outcome.is_ok());
-        Some(outcome)
-    }
-
-    /// Waits for its end, which [`Operation::test`] describes. At the deadline it is given up.
-    ///
-    /// # Errors
-    /// As [`Fabric::send`], [`Fabric::recv`] and [`Remote`](crate::Remote)'s operations.
-    ///
-    /// # Panics
-    /// If [`Operation::test`] told the outcome before.
-    pub fn wait(mut self, timeout: Duration) -> Result<u64, FabricError> {
-        let outcome = match std::mem::replace(&mut self.state, State::Told) {
-            State::Link(op) => self.fabric.finish(self.name, self.rank, op, timeout, &mut Lent::Nothing),
-            State::Device(op) => self.fabric.finish_rdma(self.name, self.rank, op, timeout),
-            State::Ended(value) => Ok(value),
-            State::Told => panic!("an operation tells its outcome once"),
-        };
-        self.fabric.inner.recorder.ended(self.running, outcome)
-    }
-}
-
-impl Drop for Operation {
-    fn drop(&mut self) {
-        if !matches!(self.state, State::Told) {
-            self.fabric.inner.recorder.let_go(self.running);
-        }
-        match self.state {
-            State::Link(op) => {
-                if let Some(mut lane) = self.fabric.inner.lanes.lock(self.rank) {
-                    lane.link.detach(op);
-                }
-            }
-            State::Device(op) => self.fabric.detach_rdma(self.rank, op),
-            State::Ended(_) | State::Told => {}
-        }
-    }
-}
-
-impl fmt::Debug for Operation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Operation").field("name", &self.name).field("rank", &self.rank).finish_non_exhaustive()
-    }
+fn copy(data: &Exposed) -> Vec<u8> {
+    let mut bytes = vec![0; data.len()];
+    data.read(0, &mut bytes);
+    bytes
 }

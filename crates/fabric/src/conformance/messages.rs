@@ -1,6 +1,7 @@
 //! Single messages: every size, every memory, and those that do not fit.
 
 use std::thread;
+use std::time::Duration;
 
 use fulmen_memory::Exposed;
 
@@ -27,6 +28,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new("messages: one of another label is an error and writes nothing", 2, mislabelled),
     Case::new("messages: a receive that is longer is told the length", 2, longer_receive),
     Case::new("messages: no rank to talk to", 2, no_such_rank),
+    Case::new("messages: to oneself", 2, to_oneself),
     Case::new("messages: move on while the program computes", 2, while_computing),
     Case::new("messages: many threads", 2, many_threads),
 ];
@@ -312,13 +314,61 @@ fn longer_receive(seat: &mut Seat<'_>) -> Outcome {
 }
 
 fn no_such_rank(seat: &mut Seat<'_>) -> Outcome {
-    for rank in [seat.rank, 2, u32::MAX] {
+    for rank in [2, u32::MAX] {
         let sent = seat.send_bytes(rank, 1, &[1], PATIENCE);
         ensure_error!(sent, FabricError::NoSuchRank { op: "send", size: 2, .. }, "a send to rank {rank}");
         let received = seat.recv_bytes(rank, 1, &mut [1], PATIENCE);
         ensure_error!(received, FabricError::NoSuchRank { op: "recv", size: 2, .. }, "a receive from rank {rank}");
     }
     Ok(())
+}
+
+/// What a rank sends to itself is kept until it asks for it, whatever its length; the peer's messages of the same tag are others.
+fn to_oneself(seat: &mut Seat<'_>) -> Outcome {
+    let (own, other) = (seat.rank, seat.other());
+    for len in [0, 5, 300, 9_000, 3_000_000] {
+        let (memory, into) = (seat.pooled(len)?, seat.pooled(len + 3)?);
+        memory.fill(0..len, 7);
+        into.fill(0..len + 3, 1);
+        seat.send_bytes(other, 4, &[2], PATIENCE)?;
+        seat.send(own, 4, &memory, PATIENCE)?;
+        memory.fill(0..len, 8);
+        let second = seat.start_send(own, 4, &memory)?;
+        ensure_eq!(seat.recv(own, 4, &into, PATIENCE)?, len, "the length of the first");
+        pattern::check_all(&into.slice(0..len), 7, "the first, as it was when it was sent")?;
+        pattern::check_all(&into.slice(len..len + 3), 1, "the bytes behind it")?;
+        let mut bytes = vec![1; len + 3];
+        ensure_eq!(seat.recv_bytes(own, 4, &mut bytes, PATIENCE)?, len, "the length of the second");
+        ensure!(bytes[..len].iter().all(|byte| *byte == 8) && bytes[len..] == [1; 3], "the second has other bytes");
+        ensure_eq!(second.wait(PATIENCE)?, len as u64, "the length of what was sent");
+        let mut byte = [0];
+        ensure_eq!(seat.recv_bytes(other, 4, &mut byte, PATIENCE)?, 1, "the length of the peer's");
+        ensure_eq!(byte, [2], "the peer's");
+    }
+    // Receives that were started first, in their order; one that fails takes its message away, one that gave up does not.
+    let (first, second) = (seat.pooled(8)?, seat.pooled(4)?);
+    let label = TAG_LABEL & TAG_LABEL.wrapping_neg();
+    let (mut one, two, three) =
+        (seat.start_recv(own, 5, &first)?, seat.start_recv(own, 5, &second)?, seat.start_recv(own, 5 | label, &first)?);
+    ensure!(one.test().is_none() && !one.has_ended(), "nothing was sent");
+    let none = seat.recv_bytes(own, 5, &mut [0], Duration::from_millis(20));
+    ensure_error!(none, FabricError::TimedOut { .. }, "a receive of what nobody sends");
+    for len in [8, 5, 3, 1] {
+        seat.send_bytes(own, 5, &[9; 8][..len], PATIENCE)?;
+    }
+    ensure!(one.has_ended(), "its message is there");
+    ensure_eq!(one.wait(PATIENCE)?, 8, "the first length");
+    ensure_error!(two.wait(PATIENCE), FabricError::Truncated { len: 5, room: 4, .. }, "one that does not fit");
+    ensure_error!(three.wait(PATIENCE), FabricError::Mislabelled { label: 0, .. }, "one of another label");
+    ensure_eq!(seat.recv(own, 5, &first, PATIENCE)?, 1, "the last one");
+    // A thread that waits is woken.
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| seat.recv_bytes(own, 6, &mut [0; 2], PATIENCE));
+        seat.send_bytes(own, 6, &[1, 2], PATIENCE)?;
+        let received = waits.join().expect("no thread panics")?;
+        ensure_eq!(received, 2, "what the thread got");
+        Ok(())
+    })
 }
 
 /// Both programs only look at memory: whatever moves the message, they do not.

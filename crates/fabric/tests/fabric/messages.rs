@@ -372,7 +372,7 @@ fn threads_of_one_rank_share_its_links() {
 #[test]
 fn nobody_sends_to_nobody() {
     world::run_over_each(2, |fabric| {
-        for rank in [fabric.rank(), 2, u32::MAX] {
+        for rank in [2, u32::MAX] {
             let error = fabric.send_bytes(rank, 0, &[1], LONG).unwrap_err();
             assert!(matches!(error, FabricError::NoSuchRank { op: "send", size: 2, .. }), "{error}");
             let error = fabric.recv_bytes(rank, 0, &mut [1], LONG).unwrap_err();
