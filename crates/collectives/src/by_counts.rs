@@ -3,7 +3,7 @@
 use fulmen_fabric::OpName;
 use fulmen_kernels::{Element, ReduceOp};
 
-use crate::call::{Call, Kind};
+use crate::call::{Call, Composite, Kind};
 use crate::operations::{elements, require};
 use crate::parts::{Parts, digest};
 use crate::{CollectiveError, Data, Group};
@@ -96,7 +96,7 @@ impl Group {
     /// [`Group::all_to_all`] of parts of different lengths: `gives` says, by rank, how many elements of `from` this rank has for
     /// each, and `gets` how many it gets of each, in `to`.
     ///
-    /// Ranks tell each other all of it first, by an all_gather, so that this counts as two calls of the group.
+    /// Ranks tell each other all of it first, so that this counts as two calls of the group.
     ///
     /// # Errors
     /// As [`Group::all_reduce`], and [`CollectiveError::Invalid`], on all ranks, if a rank expects other lengths than it is given, or,
@@ -121,7 +121,7 @@ impl Group {
         require_sum(OPERATION, "output", elements::<S::Element>(to.output().bytes()), gets)?;
         let own: Vec<u64> = gives.iter().chain(gets).map(|count| *count as u64).collect();
         let mut all = vec![0_u64; own.len() * size];
-        self.all_gather(&own, &mut all)?;
+        self.tell(Composite::AllToAllV, &own, &mut all)?;
         let told = |rank: usize, place: usize| all[rank * 2 * size + place] as usize;
         for (giver, getter) in (0..size).flat_map(|giver| (0..size).map(move |getter| (giver, getter))) {
             let (given, expected) = (told(giver, getter), told(getter, size + giver));

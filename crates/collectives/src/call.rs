@@ -67,6 +67,28 @@ impl Kind {
     }
 }
 
+/// What is made of several calls. Ranks tell such calls from those that programs make: what one of them tells others is not to be taken
+/// for anybody's data. The discriminants are part of the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Composite {
+    AllToAllV = 1,
+    Split = 2,
+    FromRanks = 3,
+}
+
+impl Composite {
+    const ALL: [Composite; 3] = [Composite::AllToAllV, Composite::Split, Composite::FromRanks];
+
+    pub(crate) fn name(self) -> OpName {
+        match self {
+            Composite::AllToAllV => "all_to_all_v",
+            Composite::Split => "split",
+            Composite::FromRanks => "from_ranks",
+        }
+    }
+}
+
 /// One call. All ranks must make the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Call {
@@ -74,7 +96,7 @@ pub(crate) struct Call {
     pub(crate) dtype: DType,
     /// Of reductions; else the sum, which nobody looks at.
     pub(crate) op: ReduceOp,
-    /// Of an operation that has one; else 0.
+    /// Of an operation that has one, less than 2^16; else 0.
     pub(crate) root: u32,
     /// Elements: of the vector (all_reduce, reduce, scan, broadcast), or of one rank's part of it. Where parts differ, a digest of
     /// their lengths.
@@ -83,13 +105,27 @@ pub(crate) struct Call {
     pub(crate) by_counts: bool,
     /// How it goes by messages.
     pub(crate) algorithm: Option<Algorithm>,
+    /// What it is a part of, if it is not what a program called.
+    pub(crate) part_of: Option<Composite>,
+    /// What the program calls it by.
+    pub(crate) tag: u16,
 }
 
 /// In the first byte of a call's words: parts have different lengths.
 const BY_COUNTS: u8 = 0x80;
 
+/// In the first byte, above the kind: what it is a part of.
+const PART_OF: u32 = 4;
+
 /// In the second byte, above the type: the algorithm.
 const ALGORITHM: u32 = 4;
+
+/// The low bits of a byte, below its upper half.
+const LOW: u8 = 0xf;
+
+/// In the first word, above what takes 32 bits: the root, which is less than a group may have ranks, and above it the tag.
+const ROOT: u32 = 32;
+const TAG: u32 = 48;
 
 /// Where the words of a call keep what ranks may differ in.
 const FLAGS: u64 = 0xff << 24;
@@ -105,6 +141,8 @@ impl Call {
             count: count as u64,
             by_counts: false,
             algorithm: None,
+            part_of: None,
+            tag: 0,
         }
     }
 
@@ -112,8 +150,10 @@ impl Call {
     pub(crate) fn encode(&self, flags: u8) -> [u64; 2] {
         let by_counts = if self.by_counts { BY_COUNTS } else { 0 };
         let algorithm = self.algorithm.map_or(0, |algorithm| algorithm as u8);
-        let what = [self.kind as u8 | by_counts, self.dtype as u8 | algorithm << ALGORITHM, self.op as u8, flags];
-        [u64::from(u32::from_le_bytes(what)) | u64::from(self.root) << 32, self.count]
+        let kind = self.kind as u8 | self.part_of.map_or(0, |part_of| part_of as u8) << PART_OF | by_counts;
+        let what = [kind, self.dtype as u8 | algorithm << ALGORITHM, self.op as u8, flags];
+        let what = u64::from(u32::from_le_bytes(what));
+        [what | u64::from(self.root as u16) << ROOT | u64::from(self.tag) << TAG, self.count]
     }
 
     /// Whether the words are those of the same call, whatever their flags are.
@@ -131,15 +171,21 @@ impl Call {
     /// The call in two words, unless they are none.
     pub(crate) fn decode(words: [u64; 2]) -> Option<Call> {
         let [kind, how, op, _] = (words[0] as u32).to_le_bytes();
-        let (dtype, algorithm) = (how & ((1 << ALGORITHM) - 1), how >> ALGORITHM);
+        let (dtype, algorithm) = (how & LOW, how >> ALGORITHM);
+        let part_of = (kind & !BY_COUNTS) >> PART_OF;
         Some(Call {
-            kind: *Kind::ALL.iter().find(|known| **known as u8 == kind & !BY_COUNTS)?,
+            kind: *Kind::ALL.iter().find(|known| **known as u8 == kind & LOW)?,
             dtype: DType::try_from(dtype).ok()?,
             op: ReduceOp::try_from(op).ok()?,
-            root: (words[0] >> 32) as u32,
+            root: u32::from((words[0] >> ROOT) as u16),
             count: words[1],
             by_counts: kind & BY_COUNTS != 0,
             algorithm: if algorithm == 0 { None } else { Some(Algorithm::of_code(algorithm)?) },
+            part_of: match part_of {
+                0 => None,
+                code => Some(*Composite::ALL.iter().find(|known| **known as u8 == code)?),
+            },
+            tag: (words[0] >> TAG) as u16,
         })
     }
 
@@ -156,10 +202,10 @@ impl Call {
 
 impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Call { kind, dtype, op, root, count, by_counts, algorithm } = self;
+        let Call { kind, dtype, op, root, count, by_counts, algorithm, part_of, tag } = self;
         f.write_str(kind.name())?;
         match kind {
-            Kind::Barrier => return Ok(()),
+            Kind::Barrier => {}
             Kind::Reduce => write!(f, " ({op}) at rank {root}")?,
             Kind::Gather => write!(f, " at rank {root}")?,
             Kind::Broadcast | Kind::Scatter => write!(f, " from rank {root}")?,
@@ -167,11 +213,18 @@ impl fmt::Display for Call {
             Kind::AllGather | Kind::AllToAll => {}
         }
         match kind {
+            Kind::Barrier => {}
             _ if *by_counts => write!(f, " of {dtype} by counts (their digest is {count:x})")?,
             Kind::AllReduce | Kind::Reduce | Kind::Scan | Kind::Broadcast => write!(f, " of {count} {dtype}")?,
             _ => write!(f, " of {count} {dtype} a rank")?,
         }
-        algorithm.map_or(Ok(()), |algorithm| write!(f, ", by the algorithm {algorithm}"))
+        if let Some(algorithm) = algorithm.filter(|_| *kind != Kind::Barrier) {
+            write!(f, ", by the algorithm {algorithm}")?;
+        }
+        if let Some(part_of) = part_of {
+            write!(f, ", a part of {}", part_of.name())?;
+        }
+        if *tag == 0 { Ok(()) } else { write!(f, ", with the tag {tag}") }
     }
 }
 
@@ -189,6 +242,8 @@ mod tests {
             count: 1 << 40,
             by_counts: false,
             algorithm: Some(Algorithm::Chain),
+            part_of: Some(Composite::FromRanks),
+            tag: 0x8001,
         };
         for flags in [0, 1, 0xff] {
             assert!(Call::is_same(call.encode(0), call.encode(flags)));
@@ -204,6 +259,10 @@ mod tests {
             Call { by_counts: true, ..call },
             Call { algorithm: Some(Algorithm::Hosts), ..call },
             Call { algorithm: None, ..call },
+            Call { part_of: Some(Composite::Split), ..call },
+            Call { part_of: None, ..call },
+            Call { tag: 1, ..call },
+            Call { tag: 0, ..call },
         ];
         for other in others {
             assert!(!Call::is_same(call.encode(0), other.encode(0)), "{other}");
@@ -222,5 +281,9 @@ mod tests {
         assert_eq!(Call::describe(call.encode(0)), "reduce (sum) at rank 2 of 4 f32");
         let call = Call { kind: Kind::AllGather, count: 0xab, by_counts: true, ..call };
         assert_eq!(Call::describe(call.encode(0)), "all_gather of f32 by counts (their digest is ab)");
+        let call = Call { tag: 7, ..Call::of::<f32>(Kind::Barrier, 0) };
+        assert_eq!(Call::describe(call.encode(0)), "barrier, with the tag 7");
+        let call = Call { part_of: Some(Composite::Split), ..Call::of::<u64>(Kind::AllGather, 4) };
+        assert_eq!(Call::describe(call.encode(0)), "all_gather of 4 u64 a rank, a part of split");
     }
 }

@@ -267,6 +267,15 @@ impl Group {
         Group { how: How { algorithm, ..self.how }, ..self.clone() }
     }
 
+    /// The same group, whose collective operations that are called on this handle carry a tag: ranks that call with different ones get
+    /// [`CollectiveError::Mismatch`]. Without, calls of the same shape are told apart by their order alone, so that ranks which make two
+    /// of them in different orders get the results of one for those of the other. The default is 0. ([Messages](Group::send) have tags of
+    /// their own.)
+    #[must_use]
+    pub fn with_tag(&self, tag: u16) -> Group {
+        Group { how: How { tag, ..self.how }, ..self.clone() }
+    }
+
     /// Registered memory for `count` elements, all of them zero.
     ///
     /// # Errors
@@ -291,6 +300,7 @@ impl Group {
         output: Output<'_>,
     ) -> Result<u64, CollectiveError> {
         let kind = call.kind;
+        let call = Call { tag: self.how.tag, ..call };
         let (rank, size) = (self.rank(), self.size());
         let mut request = Request { call, rank, size, parts, input, output, kept: false, how: self.how };
         let span = request.span();

@@ -88,6 +88,8 @@ pub(crate) struct How {
     pub(crate) order: Order,
     /// The one algorithm, if the caller has chosen.
     pub(crate) algorithm: Option<Algorithm>,
+    /// What the caller calls it by.
+    pub(crate) tag: u16,
 }
 
 impl Request<'_> {

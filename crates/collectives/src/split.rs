@@ -1,8 +1,9 @@
 //! Groups of some ranks, over the same links.
 
 use fulmen_fabric::{FabricError, OpName, WindowPart};
+use fulmen_kernels::Element;
 
-use crate::call::{Call, Kind};
+use crate::call::{Call, Composite, Kind};
 use crate::deadline::Deadline;
 use crate::group::Path;
 use crate::messages::Messages;
@@ -29,7 +30,7 @@ impl Group {
     /// As [`Group::all_reduce`], and [`CollectiveError::Fabric`] on all ranks if one cannot map another one's memory, or a pool
     /// has no room for what is under way.
     pub fn split(&self, colour: Option<u32>, key: i64) -> Result<Option<Group>, CollectiveError> {
-        self.split_as("split", colour, key)
+        self.split_as(Composite::Split, colour, key)
     }
 
     /// The group of these ranks of this one, in this order; `None` on all others. Collective: all ranks of this group call it, with
@@ -39,25 +40,33 @@ impl Group {
     /// As [`Group::split`], and [`CollectiveError::Invalid`], on all ranks, for an empty list, a rank that there is not or one that
     /// is named twice.
     pub fn from_ranks(&self, ranks: &[u32]) -> Result<Option<Group>, CollectiveError> {
-        const OPERATION: OpName = "from_ranks";
-        require(OPERATION, !ranks.is_empty(), || "it names no rank".to_owned())?;
+        const WHOLE: Composite = Composite::FromRanks;
+        let operation = WHOLE.name();
+        require(operation, !ranks.is_empty(), || "it names no rank".to_owned())?;
         for (at, rank) in ranks.iter().enumerate() {
-            self.check_rank(OPERATION, *rank)?;
-            require(OPERATION, !ranks[..at].contains(rank), || format!("rank {rank} is named twice: name each once"))?;
+            self.check_rank(operation, *rank)?;
+            require(operation, !ranks[..at].contains(rank), || format!("rank {rank} is named twice: name each once"))?;
         }
         // The same list gives the same colour.
         let colour = digest(&ranks.iter().map(|rank| *rank as usize).collect::<Vec<_>>());
         let place = ranks.iter().position(|rank| *rank == self.rank());
         let mut lists = vec![0; self.size() as usize];
-        self.all_gather(&[colour], &mut lists)?;
+        self.tell(WHOLE, &[colour], &mut lists)?;
         let other = lists.iter().position(|list| *list != lists[0]);
-        require(OPERATION, other.is_none(), || {
+        require(operation, other.is_none(), || {
             format!("ranks 0 and {} name others: give the same list on all ranks", other.unwrap_or_default())
         })?;
-        self.split_as(OPERATION, place.map(|_| 0), place.unwrap_or_default() as i64)
+        self.split_as(WHOLE, place.map(|_| 0), place.unwrap_or_default() as i64)
     }
 
-    fn split_as(&self, operation: OpName, colour: Option<u32>, key: i64) -> Result<Option<Group>, CollectiveError> {
+    /// Tells all ranks what each has to say, for what is made of several calls. Says which call of the group it was.
+    pub(crate) fn tell<T: Element>(&self, whole: Composite, own: &[T], all: &mut [T]) -> Result<u64, CollectiveError> {
+        let call = Call { part_of: Some(whole), ..Call::of::<T>(Kind::AllGather, own.len()) };
+        self.run(call, Parts::Equal, Some(own.input()), all.output())
+    }
+
+    fn split_as(&self, whole: Composite, colour: Option<u32>, key: i64) -> Result<Option<Group>, CollectiveError> {
+        let operation = whole.name();
         let mut deadline = Deadline::new(self.deadline());
         let fabric = self.fabric();
         let by_windows = matches!(self.path(), Path::Windows(_));
@@ -69,9 +78,7 @@ impl Group {
             u64::from(part.is_err()),
         ];
         let mut all = vec![0; WORDS * self.size() as usize];
-        let call = Call::of::<u64>(Kind::AllGather, WORDS);
-        let group = self.with_deadline(deadline.left());
-        let sequence = group.run(call, Parts::Equal, Some(told.input()), all.output())?;
+        let sequence = self.with_deadline(deadline.left()).tell(whole, &told, &mut all)?;
         let rows: Vec<&[u64]> = all.chunks_exact(WORDS).collect();
         let part = part?;
         if let Some(failed) = rows.iter().position(|row| row[3] != 0) {
@@ -103,7 +110,7 @@ impl Group {
         let formed = form(&mut deadline);
         // Nobody goes on before all can.
         let mut outcomes = vec![0_u8; self.size() as usize];
-        self.with_deadline(deadline.left()).all_gather(&[u8::from(formed.is_err())], &mut outcomes)?;
+        self.with_deadline(deadline.left()).tell(whole, &[u8::from(formed.is_err())], &mut outcomes)?;
         let formed = formed?;
         if let Some(failed) = outcomes.iter().position(|outcome| *outcome != 0) {
             return Err(self.failed_on(operation, failed));

@@ -25,7 +25,7 @@ fn sum_registered(group: &Group, count: usize) -> Result<(), CollectiveError> {
 }
 
 /// Calls that differ from a sum of f32 in one thing each.
-const OTHERS: [(&str, Call); 11] = [
+const OTHERS: [(&str, Call); 16] = [
     ("longer", |group, count| sum_f32(group, count + 1)),
     ("much longer", |group, count| sum_f32(group, count + 300_000)),
     ("shorter", |group, count| sum_f32(group, count - 1)),
@@ -42,7 +42,71 @@ const OTHERS: [(&str, Call); 11] = [
         group.all_gather_v(&vec![1f32; count], &mut vec![0f32; count * counts.len()], &counts)
     }),
     ("a barrier", |group, _| group.barrier()),
+    ("with a tag", |group, count| sum_f32(&group.with_tag(9), count)),
+    ("a scattering of a reduction", |group, count| {
+        group.reduce_scatter(&vec![1f32; count * group.size() as usize], &mut vec![0f32; count], ReduceOp::Sum)
+    }),
+    ("parts for each", |group, count| {
+        let len = count * group.size() as usize;
+        group.all_to_all(&vec![1f32; len], &mut vec![0f32; len])
+    }),
+    ("a list", |group, count| group.all_reduce_list(&mut [vec![1f32; count]], ReduceOp::Sum)),
+    ("a split", |group, _| group.split(Some(0), 0).map(drop)),
 ];
+
+/// Pairs of calls of which one begins by telling all ranks just as many numbers as the other one gathers.
+const ALIKE: [(&str, Call, Call); 4] = [
+    (
+        "the counts of an all_to_all_v",
+        |group, _| {
+            let one = vec![1; group.size() as usize];
+            group.all_to_all_v(&vec![5u64; one.len()], &one, &mut vec![0u64; one.len()], &one)
+        },
+        |group, _| gather_u64(group, 2 * group.size() as usize),
+    ),
+    ("what a split tells", |group, _| group.split(Some(1), 0).map(drop), |group, _| gather_u64(group, 4)),
+    ("the list of from_ranks", |group, _| group.from_ranks(&[0]).map(drop), |group, _| gather_u64(group, 1)),
+    ("a split and from_ranks", |group, _| group.from_ranks(&[0]).map(drop), |group, _| group.split(None, 0).map(drop)),
+];
+
+fn gather_u64(group: &Group, count: usize) -> Result<(), CollectiveError> {
+    group.all_gather(&vec![1u64; count], &mut vec![0u64; count * group.size() as usize])
+}
+
+/// What ranks tell one another is nobody's data.
+#[test]
+fn what_begins_with_as_many_numbers_is_told_apart() {
+    let body = |group: &Group| {
+        ALIKE.map(|(_, one, other)| {
+            let group = Group::clone(&group.split(Some(0), 0).unwrap().unwrap()).with_deadline(SHORT);
+            (if group.rank() == 1 { one(&group, 0) } else { other(&group, 0) }).unwrap_err()
+        })
+    };
+    for all in [run_group(2, body), run_by_messages(2, body), run_over_hosts(Profile::Infiniband, 3, body)] {
+        for (turn, (what, ..)) in ALIKE.iter().enumerate() {
+            check_mismatch(what, &all.iter().map(|errors| errors[turn].clone()).collect::<Vec<_>>());
+        }
+    }
+}
+
+/// Two calls of one shape, in another order on one rank.
+#[test]
+fn calls_with_tags_are_told_apart() {
+    let body = |group: &Group| {
+        let first_layer = |tag| group.with_tag(tag).all_reduce(&mut [1f32; 100], ReduceOp::Sum);
+        for tag in [1, u16::MAX, 0] {
+            first_layer(tag).unwrap();
+        }
+        let group = group.with_deadline(SHORT);
+        let order = if group.rank() == 0 { [1, 2] } else { [2, 1] };
+        order.into_iter().find_map(|tag| group.with_tag(tag).all_reduce(&mut [1f32; 100], ReduceOp::Sum).err()).unwrap()
+    };
+    for errors in [run_group(3, body), run_by_messages(3, body), run_over_hosts(Profile::Infiniband, 3, body)] {
+        check_mismatch("another order", &errors);
+        let named = |error: &CollectiveError| error.to_string().contains("with the tag 2");
+        assert!(errors.iter().any(named), "{errors:?}");
+    }
+}
 
 fn check_mismatch(what: &str, results: &[CollectiveError]) {
     let mut mismatches = 0;
