@@ -113,8 +113,19 @@ impl Memory {
 
     /// Lets peers write it until [`Lent::finish`].
     pub(crate) fn lend(&mut self) -> Option<Lent<'_>> {
-        let exposed = self.block.take()?.into_exposed();
+        let exposed = self.take()?;
         Some(Lent { memory: self, exposed: Some(exposed) })
+    }
+
+    /// Gives it away for a message of one's own, until [`Memory::restore`]. Nothing if it is empty.
+    pub(crate) fn take(&mut self) -> Option<Exposed> {
+        self.block.take().map(Block::into_exposed)
+    }
+
+    /// Has it again after a message. Should an operation that was given up still hold it, this gets other memory that holds the same;
+    /// what it was returns to the pool when the operation has ended.
+    pub(crate) fn restore(&mut self, exposed: Exposed) {
+        self.block = exposed.into_block().or_else(|held| self.copy_of(&held).ok_or(())).ok();
     }
 
     fn fresh(&self, len: usize) -> Option<Block> {
@@ -147,11 +158,10 @@ impl Lent<'_> {
         debug_assert!(self.memory.block.is_some(), "no operation keeps a handle beyond its end");
     }
 
-    /// Gives it back after a message of one's own. Should an operation that was given up still hold it, the buffer gets
-    /// other memory that holds the same; what it had returns to the pool when the operation has ended.
+    /// Gives it back after a message of one's own.
     pub(crate) fn retire(mut self) {
         let exposed = self.exposed.take().expect("it is retired once");
-        self.memory.block = exposed.into_block().or_else(|held| self.memory.copy_of(&held).ok_or(())).ok();
+        self.memory.restore(exposed);
     }
 }
 

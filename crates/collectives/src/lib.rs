@@ -7,7 +7,7 @@
 //!   once, after the last rank. (A program may [allow another order](Order::Any).)
 //! - **The same operation.** Ranks compare what they call (operation, type, lengths, reduction, root) before a byte of data
 //!   is used: ranks that differ get [`CollectiveError::Mismatch`] or find the group poisoned, and no rank gets a wrong
-//!   result.
+//!   result. Calls that agree in all of it are told apart by their order, or by a [tag](Group::with_tag).
 //! - **An end.** Every operation ends within the group's [deadline](Group::with_deadline), and in under 2 s when a rank that
 //!   it needs dies. A group in which an operation failed is *poisoned*: each later operation returns
 //!   [`CollectiveError::Poisoned`] with the first cause at once.
@@ -24,7 +24,7 @@
 //!
 //! Elsewhere everything goes by messages, as the [planner](plan) chooses.
 //!
-//! Calls can be [started](Group::start), and groups [split](Group::split).
+//! Calls can be [started](Group::start), messages [too](Group::start_send), and groups [split](Group::split).
 #![forbid(unsafe_code)]
 
 mod buffer;
@@ -33,6 +33,7 @@ mod call;
 mod deadline;
 mod error;
 mod group;
+mod handle;
 mod lists;
 mod messages;
 mod operations;
@@ -43,6 +44,7 @@ mod request;
 mod split;
 mod started;
 mod team;
+mod transfers;
 mod windows;
 
 #[cfg(test)]
@@ -53,5 +55,5 @@ pub use buffer::{Buffer, Data, Outgoing};
 pub use error::CollectiveError;
 pub use fulmen_kernels::{Complex64, DType, Element, ReduceOp, Unsupported};
 pub use group::Group;
+pub use handle::Handle;
 pub use plan::{Algorithm, Order};
-pub use started::Handle;

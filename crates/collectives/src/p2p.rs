@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use fulmen_fabric::{Fabric, FabricError, OpName, TAG_LABEL};
 use fulmen_kernels::{DType, Stores, ValuesMut};
+use fulmen_memory::Exposed;
 
 use crate::buffer::{Lent, Memory, Outgoing};
 use crate::deadline::Deadline;
@@ -27,7 +28,8 @@ pub enum Parcel<'a> {
 }
 
 impl Group {
-    /// Sends elements to another rank, which receives them with the same tag. Messages of one tag arrive in order.
+    /// Sends elements to a rank, which receives them with the same tag. Messages of one tag arrive in order. What a rank sends to itself
+    /// is kept until it receives it.
     ///
     /// Returns when `data` may be used for other things. That may be before the receiver has called [`Group::recv`], except
     /// for a [`Buffer`](crate::Buffer) that is lent (`&mut buffer`) and has at least
@@ -70,18 +72,13 @@ impl Group {
         let (to, typed) = (self.peer("send_recv", to)?, typed("send_recv", tag, S::Element::DTYPE)?);
         let mut deadline = Deadline::new(self.deadline());
         let fabric = self.fabric();
-        let copy = |bytes: &[u8]| {
-            let copy = fabric.alloc(bytes.len())?.into_exposed();
-            copy.write(0, bytes);
-            Ok::<_, FabricError>(copy)
-        };
         let mut lent = None;
         let copied = match data.parcel() {
-            Parcel::Plain(bytes) => Some(copy(bytes)?),
+            Parcel::Plain(bytes) => Some(copy_of(fabric, bytes)?),
             Parcel::Lent(memory) => {
                 lent = memory.lend();
                 // An empty buffer has nothing to lend.
-                if lent.is_none() { Some(copy(&[])?) } else { None }
+                if lent.is_none() { Some(copy_of(fabric, &[])?) } else { None }
             }
         };
         let outgoing = copied.as_ref().or(lent.as_ref().map(Lent::exposed)).expect("one or the other");
@@ -94,7 +91,7 @@ impl Group {
         Ok(count)
     }
 
-    /// Receives the oldest message with this tag of another rank. Returns how many elements it had: as many as `data` has,
+    /// Receives the oldest message with this tag of a rank. Returns how many elements it had: as many as `data` has,
     /// or fewer.
     ///
     /// # Errors
@@ -115,24 +112,40 @@ impl Group {
         } else {
             receive_plain(fabric, sender, typed, output.values(), deadline)
         };
-        match received {
-            Ok(len) => Ok(len / size_of::<D::Element>()),
-            Err(FabricError::Mislabelled { label, .. }) => {
-                let theirs = label.checked_sub(1).and_then(|dtype| DType::try_from(dtype).ok());
-                let theirs = theirs.map_or_else(|| "bytes".to_owned(), |dtype| dtype.to_string());
-                Err(CollectiveError::Mistyped { rank: from, tag, mine: D::Element::DTYPE, theirs })
-            }
-            Err(other) => Err(other.into()),
+        received_from::<D::Element>(received.map(|len| len as u64), from, tag)
+    }
+}
+
+/// How many elements came, of a message of so many bytes.
+pub(crate) fn received_from<T: Element>(
+    received: Result<u64, FabricError>,
+    from: u32,
+    tag: u64,
+) -> Result<usize, CollectiveError> {
+    match received {
+        Ok(len) => Ok(len as usize / size_of::<T>()),
+        Err(FabricError::Mislabelled { label, .. }) => {
+            let theirs = label.checked_sub(1).and_then(|dtype| DType::try_from(dtype).ok());
+            let theirs = theirs.map_or_else(|| "bytes".to_owned(), |dtype| dtype.to_string());
+            Err(CollectiveError::Mistyped { rank: from, tag, mine: T::DTYPE, theirs })
         }
+        Err(other) => Err(other.into()),
     }
 }
 
 impl Group {
     /// A rank to talk to, as the fabric knows it.
-    fn peer(&self, op: OpName, rank: u32) -> Result<u32, FabricError> {
+    pub(crate) fn peer(&self, op: OpName, rank: u32) -> Result<u32, FabricError> {
         let ranks = self.team().ranks();
         ranks.get(rank as usize).copied().ok_or(FabricError::NoSuchRank { op, rank, size: self.size() })
     }
+}
+
+/// A copy in the pool.
+pub(crate) fn copy_of(fabric: &Fabric, bytes: &[u8]) -> Result<Exposed, FabricError> {
+    let copy = fabric.alloc(bytes.len())?.into_exposed();
+    copy.write(0, bytes);
+    Ok(copy)
 }
 
 /// Whether a message that a buffer holds is copied into frames whatever carries it. Then it is as good as plain memory, and there is nothing
@@ -161,7 +174,7 @@ fn receive_plain(
 }
 
 /// The tag of a message of elements of a type.
-fn typed(operation: OpName, tag: u64, dtype: DType) -> Result<u64, CollectiveError> {
+pub(crate) fn typed(operation: OpName, tag: u64, dtype: DType) -> Result<u64, CollectiveError> {
     if tag < TAGS {
         // Label 0 is that of what the fabric sends by itself.
         return Ok(tag | (dtype as u64 + 1) << TAG_LABEL.trailing_zeros());

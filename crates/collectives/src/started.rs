@@ -1,12 +1,12 @@
-//! Operations that go on while the program does other things: a thread of the group's makes the calls, one after the other.
+//! Calls that go on while the program does other things: a thread of the group's makes them, one after the other.
 
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
+use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread::{self, ThreadId};
 
-use crate::{CollectiveError, Group};
+use crate::{CollectiveError, Group, Handle};
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -89,48 +89,6 @@ impl Started {
     }
 }
 
-/// A call that was started. It goes on whatever becomes of this; forgotten, its data is dropped when it has ended.
-#[must_use = "whether the call succeeded is told by `wait`"]
-pub struct Handle<D> {
-    outcome: Receiver<thread::Result<(D, Result<(), CollectiveError>)>>,
-}
-
-impl<D> Handle<D> {
-    /// Waits for its end, and gives back the data. What it holds if the call failed is said at the call.
-    ///
-    /// # Panics
-    /// If what was started has panicked, with the same payload.
-    pub fn wait(self) -> (D, Result<(), CollectiveError>) {
-        match self.outcome.recv() {
-            Ok(Ok(outcome)) => outcome,
-            Ok(Err(panic)) => resume_unwind(panic),
-            Err(_) => unreachable!("whatever is started tells how it ended"),
-        }
-    }
-
-    /// As [`Handle::wait`], if it has ended; else gives the handle back.
-    ///
-    /// # Errors
-    /// The handle: the call goes on.
-    ///
-    /// # Panics
-    /// As [`Handle::wait`].
-    pub fn test(self) -> Result<(D, Result<(), CollectiveError>), Handle<D>> {
-        match self.outcome.try_recv() {
-            Ok(Ok(outcome)) => Ok(outcome),
-            Ok(Err(panic)) => resume_unwind(panic),
-            Err(TryRecvError::Empty) => Err(self),
-            Err(TryRecvError::Disconnected) => unreachable!("whatever is started tells how it ended"),
-        }
-    }
-}
-
-impl<D> std::fmt::Debug for Handle<D> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Handle").finish_non_exhaustive()
-    }
-}
-
 impl Group {
     /// Starts a call, or several, on data that is given away meanwhile, and returns at once.
     ///
@@ -146,15 +104,19 @@ impl Group {
     /// ```
     ///
     /// Any number can be under way. They are made one after the other, in the order in which they were started, by a thread of
-    /// the group's; calls that are made on the group directly wait for all that were started before. So ranks may differ in which
-    /// calls they start, as long as they make the same ones in the same order. The deadline counts from when a call's turn has come.
-    /// Where ranks have no processor to spare, the thread shares that of the program.
+    /// the group's; operations of all ranks that are called on the group directly wait for all that were started before. So ranks may
+    /// differ in which calls they start, as long as they make the same ones in the same order. The deadline counts from when a call's
+    /// turn has come. Where ranks have no processor to spare, the thread shares that of the program.
     ///
-    /// Wait for all of them before the program ends.
-    pub fn start<D, F>(&self, mut data: D, call: F) -> Handle<D>
+    /// [Messages](Group::send) that are called directly wait for nothing, and overtake those that are called in here. For messages by
+    /// themselves there are [`Group::start_send`] and [`Group::start_recv`], which need no thread.
+    ///
+    /// What the call returns, the handle gives. Wait for all of them before the program ends.
+    pub fn start<D, R, F>(&self, mut data: D, call: F) -> Handle<D, R>
     where
         D: Send + 'static,
-        F: FnOnce(&Group, &mut D) -> Result<(), CollectiveError> + Send + 'static,
+        R: Send + 'static,
+        F: FnOnce(&Group, &mut D) -> Result<R, CollectiveError> + Send + 'static,
     {
         let (tell, outcome) = mpsc::sync_channel(1);
         let started = self.started();
@@ -170,6 +132,6 @@ impl Group {
             // Nobody may want to know.
             let _ = tell.send(ended);
         }));
-        Handle { outcome }
+        Handle::of_call(outcome)
     }
 }

@@ -76,6 +76,20 @@ fn buffers_come_back_and_several_calls_are_one() {
     });
 }
 
+/// What a call returns comes with its data: which elements, how many, another group.
+#[test]
+fn what_a_call_returns_is_told() {
+    on_every_path(2, |group| {
+        let scattered = group.start(vec![1u32; 8], |group, data| group.reduce_scatter_in_place(data, ReduceOp::Sum));
+        let split = group.start((), |group, ()| group.split(Some(7), 0));
+        let (data, range) = scattered.wait();
+        let range = range.unwrap();
+        assert_eq!((range.len(), &data[range]), (4, &[2; 4][..]));
+        let ((), pair) = split.wait();
+        pair.unwrap().expect("it has a colour").barrier().unwrap();
+    });
+}
+
 #[test]
 fn what_is_started_within_another_one_is_a_part_of_it() {
     on_every_path(2, |group| {
@@ -124,7 +138,7 @@ fn what_fails_gives_its_data_back_and_says_why() {
 #[test]
 fn a_panic_goes_to_whoever_waits() {
     run_group(2, |group| {
-        let handle = group.start((), |_, ()| panic!("as planned"));
+        let handle: Handle<()> = group.start((), |_, ()| panic!("as planned"));
         let panic = catch_unwind(AssertUnwindSafe(|| handle.wait())).unwrap_err();
         assert_eq!(panic.downcast_ref(), Some(&"as planned"));
         let (data, outcome) = sum(group, 1, 1).wait();
