@@ -220,7 +220,7 @@ impl<T: Element> Message for &mut Buffer<T> {
     }
 }
 
-/// What operations work on: a [`Buffer`], or plain memory (`[T]`, `Vec<T>`, `[T; N]`).
+/// What operations work on: a [`Buffer`], plain memory (`[T]`, `Vec<T>`, `[T; N]`), or [`Blocks`](crate::Blocks) of it.
 ///
 /// Plain memory is copied through the ranks' windows in pieces.
 pub trait Data: Access {

@@ -1,6 +1,7 @@
 //! What can go wrong in a collective operation.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use fulmen_fabric::{FabricError, OpName, RecoveryError, RegroupError};
 use fulmen_kernels::{DType, Unsupported};
@@ -68,6 +69,17 @@ pub enum CollectiveError {
         mine: DType,
         /// The type that was sent.
         theirs: String,
+    },
+    /// Calls that were [started](crate::Group::start) before, and after which this one comes, do not end: perhaps they wait for it. Nothing was
+    /// done.
+    #[error(
+        "{operation}: waited {waited:.1?} for a call that was started before, and none has ended: have no started call wait for a later one"
+    )]
+    Behind {
+        /// The operation.
+        operation: OpName,
+        /// How long no call has ended.
+        waited: Duration,
     },
     /// The reduction has no meaning for the type. Nothing was done; the group stays usable.
     #[error(transparent)]

@@ -308,7 +308,9 @@ impl Group {
         if let Path::Messages(messages) = &shared.path {
             request.call.algorithm = Some(messages.plan(&request)?);
         }
-        shared.started.settle();
+        if !shared.started.settle(self.deadline) {
+            return Err(CollectiveError::Behind { operation: kind.name(), waited: self.deadline });
+        }
         let mut state = shared.state();
         if let Some(cause) = &state.failed {
             return Err(CollectiveError::Poisoned { cause: cause.clone() });

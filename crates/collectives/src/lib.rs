@@ -27,6 +27,7 @@
 //! Calls can be [started](Group::start), messages [too](Group::start_send), and groups [split](Group::split).
 #![forbid(unsafe_code)]
 
+mod blocks;
 mod buffer;
 mod by_counts;
 mod call;
@@ -51,6 +52,7 @@ mod windows;
 #[path = "../tests/group/ranks.rs"]
 mod ranks;
 
+pub use blocks::Blocks;
 pub use buffer::{Buffer, Data, Outgoing};
 pub use error::CollectiveError;
 pub use fulmen_kernels::{Complex64, DType, Element, ReduceOp, Unsupported};

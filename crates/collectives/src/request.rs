@@ -37,12 +37,20 @@ impl<'a> Input<'a> {
 pub enum Output<'a> {
     Plain(ValuesMut<'a>),
     Buffer(&'a mut Memory),
+    Scattered(Box<dyn Scattered + 'a>),
+}
+
+/// Elements that lie one behind the other during an operation, and elsewhere when this is dropped.
+pub trait Scattered {
+    fn bytes(&self) -> &[u8];
+    fn values(&mut self) -> ValuesMut<'_>;
 }
 
 impl Output<'_> {
     pub(crate) fn bytes(&self) -> &[u8] {
         match self {
             Output::Plain(values) => values.bytes(),
+            Output::Scattered(elements) => elements.bytes(),
             Output::Buffer(memory) => memory.bytes(),
         }
     }
@@ -50,13 +58,14 @@ impl Output<'_> {
     pub(crate) fn values(&mut self) -> ValuesMut<'_> {
         match self {
             Output::Plain(values) => values.part(0..values.len()),
+            Output::Scattered(elements) => elements.values(),
             Output::Buffer(memory) => ValuesMut::new(memory.bytes_mut()),
         }
     }
 
     fn at(&self, region: u64) -> Option<u64> {
         match self {
-            Output::Plain(_) => None,
+            Output::Plain(_) | Output::Scattered(_) => None,
             Output::Buffer(memory) => memory.at(region),
         }
     }

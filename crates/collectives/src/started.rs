@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread::{self, ThreadId};
+use std::time::Duration;
 
 use crate::{CollectiveError, Group, Handle};
 
@@ -27,12 +28,15 @@ struct Worker {
 #[derive(Default)]
 struct Pending {
     count: AtomicUsize,
+    /// How many have.
+    ended: AtomicUsize,
     lock: Mutex<()>,
     none: Condvar,
 }
 
 impl Pending {
     fn end_one(&self) {
+        self.ended.fetch_add(1, Ordering::Relaxed);
         if self.count.fetch_sub(1, Ordering::AcqRel) == 1 {
             // Whoever found some has the lock until it waits.
             drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
@@ -49,20 +53,29 @@ impl Started {
     }
 
     /// Waits until all that was started before has ended: calls come in the same order on all ranks. What is called from within
-    /// waits for nothing.
+    /// waits for nothing. Says whether it has; not if none of it ends for so long.
     #[inline]
-    pub(crate) fn settle(&self) {
-        if self.pending.count.load(Ordering::Acquire) > 0 && !self.is_here() {
-            self.wait();
-        }
+    pub(crate) fn settle(&self, patience: Duration) -> bool {
+        self.pending.count.load(Ordering::Acquire) == 0 || self.is_here() || self.wait(patience)
     }
 
     #[cold]
-    fn wait(&self) {
-        let Pending { count, lock, none } = &*self.pending;
-        let guard = lock.lock().unwrap_or_else(PoisonError::into_inner);
-        // Each of them ends by its deadline.
-        drop(none.wait_while(guard, |()| count.load(Ordering::Acquire) > 0));
+    fn wait(&self, patience: Duration) -> bool {
+        let Pending { count, ended, lock, none } = &*self.pending;
+        let mut guard = lock.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            // Each call ends by its deadline. But one may wait for another group's, and that for this group's.
+            let before = ended.load(Ordering::Relaxed);
+            let waited = none.wait_timeout_while(guard, patience, |()| count.load(Ordering::Acquire) > 0);
+            let (again, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+            guard = again;
+            if !timeout.timed_out() {
+                return true;
+            }
+            if ended.load(Ordering::Relaxed) == before {
+                return false;
+            }
+        }
     }
 
     fn push(&self, job: Job) {

@@ -119,6 +119,44 @@ fn what_is_forgotten_goes_on() {
     });
 }
 
+/// Each group's call waits for what comes after the other one's.
+#[test]
+fn calls_that_wait_for_one_another_end() {
+    on_every_path(2, |group| {
+        let other = group.split(Some(0), 0).unwrap().unwrap();
+        let patience = Duration::from_millis(300);
+        let both_begun = std::sync::Arc::new(std::sync::Barrier::new(2));
+        let cross = |here: &Group, there: &Group| {
+            let (there, both_begun) = (there.with_deadline(patience), both_begun.clone());
+            here.start((), move |_, ()| {
+                both_begun.wait();
+                there.barrier()
+            })
+        };
+        let (one, two) = (cross(group, &other), cross(&other, group));
+        let outcomes = [one.wait().1, two.wait().1];
+        let behind = |outcome: &Result<(), CollectiveError>| matches!(outcome, Err(CollectiveError::Behind { .. }));
+        assert!(outcomes.iter().any(behind), "{outcomes:?}");
+    });
+}
+
+/// A call comes after all that was started, however long that takes, as long as it goes on.
+#[test]
+fn a_call_waits_for_many_that_go_on() {
+    run_group(2, |group| {
+        let many: Vec<_> = (0..12)
+            .map(|_| {
+                group.start((), |group, ()| {
+                    std::thread::sleep(Duration::from_millis(200));
+                    group.barrier()
+                })
+            })
+            .collect();
+        group.with_deadline(Duration::from_secs(2)).barrier().unwrap();
+        many.into_iter().for_each(|call| call.wait().1.unwrap());
+    });
+}
+
 #[test]
 fn what_fails_gives_its_data_back_and_says_why() {
     on_every_path(2, |group| {
