@@ -20,9 +20,9 @@ pub struct Handle<D, R = ()>(Way<D, R>);
 enum Way<D, R> {
     /// A thread tells how it ended.
     Call(Receiver<thread::Result<Ended<D, R>>>),
-    Message(Message<D, R>),
+    Message(Box<Message<D, R>>),
     /// It could not be started.
-    Ended(Ended<D, R>),
+    Ended(Box<Ended<D, R>>),
 }
 
 /// A message under way.
@@ -31,8 +31,10 @@ pub(crate) struct Message<D, R> {
     /// None that the clock can tell if it is far.
     pub(crate) until: Option<Instant>,
     /// Says how it ended, and gives the data back.
-    pub(crate) end: Box<dyn FnOnce(Result<u64, FabricError>) -> Ended<D, R> + Send>,
+    pub(crate) end: End<D, R>,
 }
+
+type End<D, R> = Box<dyn FnOnce(Result<u64, FabricError>) -> Ended<D, R> + Send>;
 
 impl<D, R> Message<D, R> {
     fn left(&self) -> Duration {
@@ -51,11 +53,11 @@ impl<D, R> Handle<D, R> {
     }
 
     pub(crate) fn of_message(message: Message<D, R>) -> Handle<D, R> {
-        Handle(Way::Message(message))
+        Handle(Way::Message(Box::new(message)))
     }
 
     pub(crate) fn failed(data: D, error: CollectiveError) -> Handle<D, R> {
-        Handle(Way::Ended((data, Err(error))))
+        Handle(Way::Ended(Box::new((data, Err(error)))))
     }
 
     /// Waits for its end, and gives back the data. What it holds if the call failed is said at the call.
@@ -65,7 +67,7 @@ impl<D, R> Handle<D, R> {
     pub fn wait(self) -> (D, Result<R, CollectiveError>) {
         match self.0 {
             Way::Message(message) => message.wait(),
-            Way::Ended(ended) => ended,
+            Way::Ended(ended) => *ended,
             Way::Call(outcome) => match outcome.recv() {
                 Ok(Ok(ended)) => ended,
                 Ok(Err(panic)) => resume_unwind(panic),
@@ -88,7 +90,7 @@ impl<D, R> Handle<D, R> {
                 None if message.left().is_zero() => Ok(message.wait()),
                 None => Err(Handle(Way::Message(message))),
             },
-            Way::Ended(ended) => Ok(ended),
+            Way::Ended(ended) => Ok(*ended),
             Way::Call(outcome) => match outcome.try_recv() {
                 Ok(Ok(ended)) => Ok(ended),
                 Ok(Err(panic)) => resume_unwind(panic),

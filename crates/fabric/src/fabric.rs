@@ -22,6 +22,7 @@ use crate::progress::Progress;
 use crate::recorder::Owner;
 use crate::regroup::Retirement;
 use crate::start::Started;
+use crate::topology::Wiring;
 use crate::{FabricError, FabricOptions, Flow, Loss, On, OpName, PollPolicy, Providers, Recorder, clock};
 
 /// How long a rank that leaves waits for its last frames to go out.
@@ -46,6 +47,7 @@ pub(crate) struct Inner {
     pub(crate) neighbours: Option<Arc<Neighbours>>,
     /// By rank, where links run over devices.
     rails: Vec<Option<RailInfo>>,
+    wiring: Option<Wiring>,
     pub(crate) rank: u32,
     pub(crate) size: u32,
     hosts: Hosts,
@@ -69,7 +71,7 @@ impl Fabric {
         options: FabricOptions,
         hosts: Hosts,
     ) -> Fabric {
-        let Started { lanes, onesided, neighbours, pool, rails } = started;
+        let Started { lanes, onesided, neighbours, pool, rails, wiring } = started;
         let (rank, size) = (session.rank(), session.size());
         // The ranks of a machine share its processors.
         let poll = options.poll.unwrap_or_else(|| PollPolicy::of(hosts.are_crowded()));
@@ -91,6 +93,7 @@ impl Fabric {
             onesided,
             neighbours,
             rails,
+            wiring,
             rank,
             size,
             hosts,
@@ -166,6 +169,12 @@ impl Fabric {
     pub fn path(&self, rank: u32) -> Vec<u32> {
         let switch = self.inner.lanes.switch.as_ref().filter(|switch| switch.is_far(rank));
         switch.and_then(|switch| switch.path(rank)).unwrap_or_default()
+    }
+
+    /// Which ranks cables join, where each cable was named ([`Providers::cables`]): the same on all ranks, whatever is lost later.
+    #[must_use]
+    pub fn wiring(&self) -> Option<&Wiring> {
+        self.inner.wiring.as_ref()
     }
 
     /// What this rank has passed on for others. All is 0 where cables join each two ranks.

@@ -68,5 +68,5 @@ pub use providers::{Cables, Providers, Tcp};
 pub use recorder::{Action, Recorder, Running, What};
 pub use regroup::RecoveryError;
 pub use start::StartError;
-pub use topology::TopologyError;
+pub use topology::{TopologyError, Wiring};
 pub use window::{Window, WindowPart};

@@ -17,6 +17,7 @@ use crate::liveness::{Fate, Life};
 use crate::map::{Neighbours, Share};
 use crate::muster::{Muster, ready};
 use crate::onesided::{Direct, OneSided};
+use crate::topology::Wiring;
 use crate::{DeviceError, Fabric, FabricOptions, Flow, Loss, Providers, clock};
 
 /// Why a fabric did not start.
@@ -239,7 +240,7 @@ impl Fabric {
         let exports = Exports::new();
         let direct =
             direct(neighbours.clone(), rails.as_ref().map(|rails| rails.registered.clone()).unwrap_or_default());
-        let (mut registrar, mut switch) = (None, None);
+        let (mut registrar, mut switch, mut wiring) = (None, None, None);
         let mut infos = vec![None; size as usize];
         let (lanes, parker): (_, Arc<dyn Parker>) = match (&neighbours, rails) {
             (Some(neighbours), _) => {
@@ -254,6 +255,8 @@ impl Fabric {
                     Some(device_lane(config, rail, &exports))
                 };
                 let mut lanes: Vec<_> = rails.into_iter().zip(&mut infos).map(lane).collect();
+                // Without cables, one device leads to all.
+                wiring = providers.cables.as_ref().map(|_| Wiring::new(mesh.graph.clone()));
                 switch = relay::join((rank, session.generation()), &mesh, options, &exports, &mut lanes);
                 (lanes, hub)
             }
@@ -272,7 +275,7 @@ impl Fabric {
             Some(pool) => pool.clone(),
             None => Pool::with_rule(&pool, rule).map_err(memory("the pool"))?,
         };
-        Ok(Started { lanes, onesided, neighbours, pool, rails: infos })
+        Ok(Started { lanes, onesided, neighbours, pool, rails: infos, wiring })
     }
 }
 
@@ -283,6 +286,7 @@ pub(crate) struct Started {
     pub(crate) neighbours: Option<Arc<Neighbours>>,
     pub(crate) pool: Pool,
     pub(crate) rails: Vec<Option<RailInfo>>,
+    pub(crate) wiring: Option<Wiring>,
 }
 
 /// Has all that the coordinator tells of this generation noted.

@@ -1,4 +1,4 @@
-//! `fulmen plan all-reduce`, `reduce` and `broadcast`: what the planner chooses, and what it says of the other algorithms.
+//! `fulmen plan all-reduce` and others: what the planner chooses, and what it says of the other algorithms.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -24,7 +24,7 @@ use crate::run::{self, Profile, device_name, rank_count};
 /// reckoned.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Bytes of each rank's vector, such as 64K,1M,64M.
+    /// Bytes of each rank's vector, such as 64K,1M,64M; of an all-gather, those that each rank gets in all.
     #[arg(long, value_name = "SIZE,…", value_delimiter = ',', default_value = "64K,1M,16M,64M")]
     bytes: Vec<Size>,
     /// How many ranks there are.
@@ -97,11 +97,14 @@ struct Row {
 const WINDOWS: &str = "windows";
 
 pub fn plan(operation: Operation, args: Args, verbose: u8) -> anyhow::Result<ExitCode> {
-    check(&args)?;
-    let (name, op) = match operation {
-        Operation::AllReduce => ("all-reduce", Op::AllReduce),
-        Operation::Reduce => ("reduce", Op::Reduce),
-        Operation::Broadcast => ("broadcast", Op::Broadcast),
+    check(operation, &args)?;
+    let name = operation.name();
+    let op = match operation {
+        Operation::AllReduce => Op::AllReduce,
+        Operation::Reduce => Op::Reduce,
+        Operation::Broadcast => Op::Broadcast,
+        Operation::Scan => Op::Scan,
+        Operation::AllGather => Op::AllGather,
     };
     let order = if args.order == InOrder::Any { Order::Any } else { Order::Ranks };
     let over = Over { device: args.device.clone(), profile: args.profile, verbose };
@@ -123,7 +126,11 @@ pub fn plan(operation: Operation, args: Args, verbose: u8) -> anyhow::Result<Exi
     };
     let mut text = String::new();
     if !args.json {
-        let _ = writeln!(text, "{name} among {} ranks, {}, {} of {}", args.ranks, links.name, args.op, args.dtype);
+        let combined = match operation {
+            Operation::Broadcast | Operation::AllGather => String::new(),
+            Operation::AllReduce | Operation::Reduce | Operation::Scan => format!("{} of ", args.op),
+        };
+        let _ = writeln!(text, "{name} among {} ranks, {}, {combined}{}", args.ranks, links.name, args.dtype);
         let _ = writeln!(text, "  figures: {}", links.source);
     }
     for Size(bytes) in &args.bytes {
@@ -131,11 +138,9 @@ pub fn plan(operation: Operation, args: Args, verbose: u8) -> anyhow::Result<Exi
         let question = Question { operation, ranks, bytes: *bytes as usize, dtype, op: op_code, order };
         let mapped = predict_mapped(&question, &links);
         let all = if links.mapped.is_some() { Vec::new() } else { predict(&question, &links) };
-        let (choice, predicted) = match (mapped, all.first()) {
-            (Some(time), _) => (WINDOWS, time),
-            (None, Some(Prediction { algorithm, time_us, .. })) => (algorithm.name(), *time_us),
-            (None, None) => return Err(PlanError::Short { bytes: *bytes }.into()),
-        };
+        let first = || all.first().map(|Prediction { algorithm, time_us, .. }| (algorithm.name(), *time_us));
+        let (choice, predicted) =
+            mapped.map(|time| (WINDOWS, time)).or_else(first).expect("one algorithm does any call");
         let measure =
             |file: &tempfile::NamedTempFile| over.measure(op, args.ranks, *bytes, dtype, &How::Chosen(file.path()));
         let told = Told {
@@ -155,8 +160,9 @@ pub fn plan(operation: Operation, args: Args, verbose: u8) -> anyhow::Result<Exi
     print(&text)
 }
 
-fn check(args: &Args) -> Result<(), PlanError> {
+fn check(operation: Operation, args: &Args) -> Result<(), PlanError> {
     let (dtype, element) = (args.dtype, args.dtype.size() as u64);
+    let ranks = u64::from(args.ranks);
     args.op.supports(dtype)?;
     if args.ranks < 2 {
         return Err(PlanError::Alone);
@@ -167,6 +173,9 @@ fn check(args: &Args) -> Result<(), PlanError> {
         }
         if !bytes.is_multiple_of(element) {
             return Err(PlanError::Partial { bytes, dtype, element });
+        }
+        if operation == Operation::AllGather && !bytes.is_multiple_of(element * ranks) {
+            return Err(PlanError::Parts { bytes, dtype, ranks });
         }
     }
     match args.measure {

@@ -37,8 +37,9 @@ const LONG: u64 = 256 << 10;
 /// All-reduces whose bytes are in the caches, and are not.
 const CACHED: u64 = 1 << 20;
 const UNCACHED: u64 = 64 << 20;
-/// One of which the call counts.
+/// One of which the call counts, and the shortest.
 const CALL: u64 = 64 << 10;
+const SHORT: u64 = 8;
 
 /// Bytes of which copies and reductions are measured: messages are about as long.
 const COPIED: usize = 256 << 10;
@@ -116,15 +117,16 @@ impl Over {
             caches: Some(plan::caches()),
             inside: None,
             mapped: None,
+            ways: None,
         };
         if self.is_mapped() {
             let touched = |bytes: u64| 2.0 * f64::from(ranks) * bytes as f64 / 1000.0;
             let workers = processors.min(ranks as usize) as f64;
-            let (call, cached, uncached) = (all(CALL)?, all(CACHED)?, all(UNCACHED)?);
+            let (short_us, call, cached, uncached) = (all(SHORT)?, all(CALL)?, all(CACHED)?, all(UNCACHED)?);
             let cached_ns = ((cached - call) / (touched(CACHED) - touched(CALL))).max(0.0) * workers;
             let call_us = (call - cached_ns / workers * touched(CALL)).max(0.0);
             let memory_ns = (uncached - call_us) / touched(UNCACHED);
-            links.mapped = Some(Mapped { call_us, cached_ns, memory_ns });
+            links.mapped = Some(Mapped { call_us, cached_ns, memory_ns, short_us });
             return Ok(links);
         }
         let (short, stream, each) = (two(Op::Latency, 8)?, two(Op::Bandwidth, 8)?, two(Op::Bandwidth, LONG)?);

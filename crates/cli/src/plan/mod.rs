@@ -36,6 +36,8 @@ enum What {
     AllReduce(call::Args),
     Reduce(call::Args),
     Broadcast(call::Args),
+    Scan(call::Args),
+    AllGather(call::Args),
 }
 
 /// Predict latency and bandwidth between hosts that are joined by cables, and what an all-reduce takes.
@@ -92,14 +94,6 @@ pub enum PlanError {
     /// One rank has nobody to talk to.
     #[error("one rank has nothing to plan: give --ranks 2 or more")]
     Alone,
-    /// Short calls in shared memory go another way, of which there are no figures.
-    #[error(
-        "--bytes {bytes}: what ranks that map one another's memory do with up to 16K is not planned, but bench measures it; give more"
-    )]
-    Short {
-        /// What was asked for.
-        bytes: u64,
-    },
     /// More ranks than the links join.
     #[error("{links} joins up to {most} ranks: give --ranks {most} or fewer")]
     Ranks {
@@ -117,6 +111,16 @@ pub enum PlanError {
         dtype: DType,
         /// Bytes of one.
         element: u64,
+    },
+    /// Parts of an element.
+    #[error("--bytes {bytes} is no multiple of {ranks} ranks' parts of whole {dtype}: give what each rank gets in all")]
+    Parts {
+        /// What was asked for.
+        bytes: u64,
+        /// The elements' type.
+        dtype: DType,
+        /// How many ranks there are.
+        ranks: u64,
     },
     /// The type has no such reduction.
     #[error(transparent)]
@@ -158,6 +162,8 @@ pub fn plan(args: Args, verbose: u8) -> anyhow::Result<ExitCode> {
         What::AllReduce(args) => call::plan(Operation::AllReduce, args, verbose),
         What::Reduce(args) => call::plan(Operation::Reduce, args, verbose),
         What::Broadcast(args) => call::plan(Operation::Broadcast, args, verbose),
+        What::Scan(args) => call::plan(Operation::Scan, args, verbose),
+        What::AllGather(args) => call::plan(Operation::AllGather, args, verbose),
     }
 }
 

@@ -198,5 +198,6 @@ fn links(figures: &Figures, wire: &Wire, cables: u64, case: Case) -> Links {
         caches: None,
         inside: None,
         mapped: None,
+        ways: None,
     }
 }

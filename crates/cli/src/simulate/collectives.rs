@@ -35,7 +35,7 @@ pub struct Args {
         default_value = "thunderbolt5-mesh-4,thunderbolt5-mesh-8,thunderbolt5-ring,roce-fat-tree"
     )]
     links: Vec<String>,
-    /// Bytes of each node's vector.
+    /// Bytes of each node's vector, or that each gets in all.
     #[arg(long, value_name = "SIZE,…", value_delimiter = ',', default_value = "64K,64M")]
     bytes: Vec<Size>,
     /// What is called.
@@ -57,6 +57,22 @@ enum Called {
     Reduce,
     /// All get the vector of the first.
     Broadcast,
+    /// Each gets the vectors of those up to itself, combined.
+    Scan,
+    /// All get the vectors of all: bytes are those that each gets in all.
+    AllGather,
+}
+
+impl From<Called> for Operation {
+    fn from(called: Called) -> Operation {
+        match called {
+            Called::AllReduce => Operation::AllReduce,
+            Called::Reduce => Operation::Reduce,
+            Called::Broadcast => Operation::Broadcast,
+            Called::Scan => Operation::Scan,
+            Called::AllGather => Operation::AllGather,
+        }
+    }
 }
 
 /// One point.
@@ -91,7 +107,7 @@ pub fn simulate(args: &Args) -> anyhow::Result<ExitCode> {
             asked.extend(counts.iter().filter(joined).map(|nodes| (links, *bytes, *nodes)));
         }
     }
-    let points = points(args.operation, &asked);
+    let points = points(args.operation.into(), &asked);
     if let Some(path) = &args.svg {
         std::fs::write(path, draw(&points)).with_context(|| format!("cannot write {}", path.display()))?;
     }
@@ -103,14 +119,14 @@ pub fn simulate(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 /// All points, each reckoned by whichever processor is free; those that take longest first.
-fn points(called: Called, asked: &[(&Links, u64, u32)]) -> Vec<Told> {
+fn points(operation: Operation, asked: &[(&Links, u64, u32)]) -> Vec<Told> {
     let mut order: Vec<usize> = (0..asked.len()).collect();
     order.sort_by_key(|at| std::cmp::Reverse((asked[*at].2, asked[*at].1)));
     let (next, told) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(asked.len())));
     let work = || {
         while let Some(at) = order.get(next.fetch_add(1, Ordering::Relaxed)) {
             let (links, bytes, nodes) = asked[*at];
-            let point = point(called, links, bytes, nodes);
+            let point = point(operation, links, bytes, nodes);
             told.lock().unwrap_or_else(PoisonError::into_inner).push((*at, point));
         }
     };
@@ -124,19 +140,17 @@ fn points(called: Called, asked: &[(&Links, u64, u32)]) -> Vec<Told> {
     told.into_iter().map(|(_, point)| point).collect()
 }
 
-fn point(called: Called, links: &Links, bytes: u64, nodes: u32) -> Told {
-    let (operation, name) = match called {
-        Called::AllReduce => (Operation::AllReduce, "all-reduce"),
-        Called::Reduce => (Operation::Reduce, "reduce"),
-        Called::Broadcast => (Operation::Broadcast, "broadcast"),
-    };
+fn point(operation: Operation, links: &Links, bytes: u64, nodes: u32) -> Told {
     let (dtype, op) = (DType::F32, ReduceOp::Sum);
     let bytes = (bytes as usize).next_multiple_of(dtype.size());
-    let ask = |order| fastest(&Question { operation, ranks: nodes as usize, bytes, dtype, op, order }, links);
+    // A part has whole elements.
+    let parts = if operation == Operation::AllGather { nodes as usize } else { 1 };
+    let asked = bytes.next_multiple_of(dtype.size() * parts);
+    let ask = |order| fastest(&Question { operation, ranks: nodes as usize, bytes: asked, dtype, op, order }, links);
     let (Prediction { algorithm, time_us, .. }, any) = (ask(Order::Ranks), ask(Order::Any));
     let name_of = |algorithm: Algorithm| algorithm.name();
     Told {
-        operation: name,
+        operation: operation.name(),
         links: links.name.clone(),
         bytes: bytes as u64,
         nodes,
@@ -208,7 +222,7 @@ mod tests {
     #[test]
     fn points_are_in_the_table_and_in_the_drawing() {
         let links = Links::load("thunderbolt5-ring").unwrap();
-        let points: Vec<Told> = [2, 4].map(|nodes| point(Called::AllReduce, &links, 1 << 20, nodes)).into();
+        let points: Vec<Told> = [2, 4].map(|nodes| point(Operation::AllReduce, &links, 1 << 20, nodes)).into();
         let text = table(&points, &[2, 4]);
         assert!(text.starts_with("all-reduce of 1 MiB") && text.contains("thunderbolt5-ring"), "{text}");
         assert!(

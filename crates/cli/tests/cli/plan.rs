@@ -174,6 +174,13 @@ fn the_planner_says_what_it_chooses_and_why() {
     let exact =
         &planned(&["all-reduce", "-n", "8", "--links", "thunderbolt5-ring", "--bytes", "4M", "--dtype", "i32"])[0];
     assert!(exact["algorithms"].as_array().unwrap().iter().all(|row| row["allowed"] == true), "{exact}");
+    // A ring of cables carries what is gathered once around; a mesh, straight.
+    for (links, ranks, choice) in [("thunderbolt5-ring", "8", "ring"), ("thunderbolt5-mesh-4", "4", "whole")] {
+        let gather = &planned(&["all-gather", "-n", ranks, "--links", links, "--bytes", "64M"])[0];
+        assert_eq!(gather["choice"], choice, "{gather}");
+    }
+    let scan = &planned(&["scan", "-n", "8", "--links", "roce-fat-tree", "--bytes", "64M"])[0];
+    assert_eq!(scan["choice"], "chain", "{scan}");
     let other = &planned(&["broadcast", "-n", "64", "--links", "roce-fat-tree", "--bytes", "1M"])[0];
     assert!(["tree", "chain"].contains(&other["choice"].as_str().unwrap()), "{other}");
 }
@@ -189,8 +196,11 @@ fn links_that_were_measured_here_can_be_used_again() {
     assert!(number(&told["measured_us"]) > 0.0 && number(&told["predicted_us"]) > 0.0, "{told}");
     let again = &planned(&["all-reduce", "-n", "3", "--bytes", "64K", "--links", file])[0];
     assert_eq!(again["algorithms"], told["algorithms"]);
-    let mapped = &planned(&["reduce", "--bytes", "1M"])[0];
-    assert_eq!((&mapped["choice"], mapped["algorithms"].as_array().unwrap().len()), (&"windows".into(), 0));
+    let mapped = planned(&["reduce", "--bytes", "8,4K,1M"]);
+    for told in &mapped {
+        assert_eq!((&told["choice"], told["algorithms"].as_array().unwrap().len()), (&"windows".into(), 0));
+        assert!(number(&told["predicted_us"]) > 0.0, "{told}");
+    }
 }
 
 /// Ranks of three hosts, as far as they know.
@@ -242,6 +252,8 @@ fn programs_choose_by_the_link_file_that_they_are_given() {
 
 #[test]
 fn calls_that_cannot_be_planned_are_refused() {
+    let ended = fulmen(&["plan", "all-gather", "-n", "3", "--links", "roce-fat-tree", "--bytes", "64"]).end();
+    assert!(ended.code == Some(2) && ended.err.contains("3 ranks' parts"), "{}", ended.err);
     let cases: [(&[&str], &str); 9] = [
         (&["-n", "1"], "--ranks 2 or more"),
         (&["--links", "/nonexistent"], "cannot read the link file /nonexistent"),

@@ -9,17 +9,19 @@ use crate::request::Request;
 impl Messages {
     /// What a call needs of an algorithm.
     pub(super) fn wanted(&self, request: &Request<'_>) -> Wanted {
-        let Call { kind, dtype, op, root, .. } = request.call;
+        let Call { kind, dtype, op, root, by_counts, .. } = request.call;
         let root = root as usize;
         let (goal, mixed) = match kind {
             Kind::AllReduce => (Goal::AllReduce, false),
             Kind::Reduce => (Goal::Reduce(root), false),
             Kind::Broadcast => (Goal::Broadcast(root), false),
+            Kind::Scan => (Goal::Scan, false),
+            Kind::AllGather if !by_counts => (Goal::AllGather, false),
             _ => (Goal::AllReduce, true),
         };
         let bytes = if mixed { request.longest() } else { request.vector() };
-        let free = kind == Kind::Broadcast || request.how.order == Order::Any || op.is_exact(dtype);
-        let partial = if kind == Kind::Broadcast { dtype } else { op.partial(dtype).1 };
+        let free = !goal.combines() || request.how.order == Order::Any || op.is_exact(dtype);
+        let partial = if goal.combines() { op.partial(dtype).1 } else { dtype };
         Wanted { goal, bytes, element: dtype.size(), partial: partial.size(), free, mixed }
     }
 

@@ -14,7 +14,7 @@ use super::exchange::Exchange;
 use super::rounds::missing;
 use super::{DATA_TAG, HEADER, HEADER_TAG, Half, LEAD, Messages, header};
 use crate::CollectiveError;
-use crate::plan::{Goal, Passing, Round, Schedule, Transfer, greeted};
+use crate::plan::{Goal, Passing, Pattern, Round, Schedule, Transfer, greeted};
 use crate::request::{Request, reduce};
 use crate::windows::Ongoing;
 
@@ -24,12 +24,17 @@ struct Work {
     dtype: DType,
     /// How partial results are combined, and their type.
     partial: (ReduceOp, DType),
+    /// How many are combined in this rank's result.
     ranks: usize,
     rank: usize,
+    /// Elements of a rank's part in the output, where this has one of each; else 0.
+    part: usize,
     /// Whether this rank gets the result.
     gets: bool,
     /// Partial results are kept apart from the output.
     apart: bool,
+    /// What is combined first is combined with the input, and comes into the output so: nothing needs to be there before.
+    late: bool,
 }
 
 /// A piece under way.
@@ -43,6 +48,8 @@ struct Lane<'a> {
     next: usize,
     /// What goes on in the one before.
     round: Option<(Round, Exchange<'a>)>,
+    /// Something has been combined.
+    combined: bool,
     /// Partial results, if they are kept apart; and results, if this rank has them for others.
     partials: Vec<u8>,
     results: Vec<u8>,
@@ -58,17 +65,16 @@ impl Messages {
     ) -> Result<(), CollectiveError> {
         let call = request.call;
         let (count, partial) = (request.vector() / call.dtype.size(), call.op.partial(call.dtype));
-        let gets = match passing.goal {
-            Goal::AllReduce | Goal::Broadcast(_) => true,
-            Goal::Reduce(root) => root == self.rank,
-        };
-        let apart = !matches!(passing.goal, Goal::Broadcast(_)) && (!gets || partial.1 != call.dtype);
-        let (ranks, rank) = (self.size, self.rank);
-        let work = Work { op: call.op, dtype: call.dtype, partial, ranks, rank, gets, apart };
-        if let (false, Some(input)) = (apart, request.input) {
-            request.output.values().copy_from(input.bytes(), Stores::Cached);
+        let (goal, rank) = (passing.goal, self.rank);
+        let gets = !matches!(goal, Goal::Reduce(root) if root != rank);
+        let apart = goal.combines() && (!gets || partial.1 != call.dtype);
+        let ranks = if goal == Goal::Scan { rank + 1 } else { self.size };
+        let part = if goal == Goal::AllGather { count } else { 0 };
+        let late = goal.combines() && request.input.is_some() && !apart;
+        let work = Work { op: call.op, dtype: call.dtype, partial, ranks, rank, part, gets, apart, late };
+        if let (Goal::AllGather, Some(input)) = (goal, request.input) {
+            request.keep(0..input.bytes().len(), Stores::Cached);
         }
-
         let pieces = (0..count).step_by(passing.piece).map(|start| start..(start + passing.piece).min(count));
         let mut pieces = pieces.collect::<Vec<_>>().into_iter();
         let heard = greeted(&passing.schedule(passing.piece.min(count)), rank);
@@ -78,7 +84,16 @@ impl Messages {
         for number in 0..2 {
             let at = [greetings + number * lane_len, LEAD + number * lane_len];
             let (schedule, piece) = (passing.schedule(0), 0..0);
-            lanes.push(Lane { at, piece, schedule, next: 0, round: None, partials: Vec::new(), results: Vec::new() });
+            lanes.push(Lane {
+                at,
+                piece,
+                schedule,
+                next: 0,
+                round: None,
+                combined: false,
+                partials: Vec::new(),
+                results: Vec::new(),
+            });
         }
         let mut live = true;
         while live {
@@ -156,16 +171,34 @@ impl Messages {
 
 impl Work {
     /// Takes up a piece.
-    fn begin(&self, lane: &mut Lane<'_>, schedule: Schedule, piece: Range<usize>, request: &Request<'_>) {
+    fn begin(&self, lane: &mut Lane<'_>, schedule: Schedule, piece: Range<usize>, request: &mut Request<'_>) {
+        let within = bytes(&piece, self.dtype);
         if self.apart {
-            let own = &request.contribution()[bytes(&piece, self.dtype)];
+            let own = &request.contribution()[within.clone()];
             lane.partials.resize(piece.len() * self.partial.1.size(), 0);
             match self.partial.1 == self.dtype {
                 true => lane.partials.copy_from_slice(own),
                 false => widen(self.dtype, own, &mut lane.partials),
             }
         }
-        (lane.schedule, lane.piece, lane.next) = (schedule, piece, 0);
+        if schedule.goal == Goal::Scan && self.rank == 0 {
+            // What is combined of one alone.
+            let own = request.input.map_or(Source::Target, |input| Source::Plain(&input.bytes()[within.clone()]));
+            let mut output = request.output.values();
+            reduce(reduce_to_plain(self.op, self.dtype, &mut output.part(within), [own], Stores::Cached));
+        }
+        (lane.schedule, lane.piece, lane.next, lane.combined) = (schedule, piece, 0, false);
+    }
+
+    /// Where something of a piece lies in the output.
+    fn within(&self, lane: &Lane<'_>, range: &Range<usize>) -> Range<usize> {
+        // A range lies in one rank's part.
+        let (rank, start) = match self.part {
+            0 => (0, range.start),
+            _ => (range.start / lane.piece.len(), range.start % lane.piece.len()),
+        };
+        let start = rank * self.part + lane.piece.start + start;
+        bytes(&(start..start + range.len()), self.dtype)
     }
 
     /// The type in which something travels.
@@ -185,16 +218,20 @@ impl Work {
         for (receive, place) in round.receives.iter().zip(self.places(lane.at[0], &round.receives)) {
             exchange.recv_into(receive.peer, &messages.incoming.slice(place))?;
         }
+        // What goes is this rank's contribution: it begins a chain, or its way around a circle, or nothing has come yet.
+        let begins = match lane.schedule.pattern {
+            Pattern::Chain(_) => self.rank == 0,
+            Pattern::Ring => lane.next == 1,
+            _ => !lane.combined,
+        };
         for (send, place) in round.sends.iter().zip(self.places(lane.at[1], &round.sends)) {
             let inside = bytes(&send.range, self.type_of(send));
-            let in_output = || {
-                let begin = lane.piece.start * self.dtype.size();
-                &request.output.bytes()[begin + inside.start..begin + inside.end]
-            };
+            let in_output = || &request.output.bytes()[self.within(lane, &send.range)];
             let data = match send.result {
                 true if self.gets => in_output(),
                 true => &lane.results[inside],
                 false if self.apart => &lane.partials[inside],
+                false if self.late && begins => &request.contribution()[self.within(lane, &send.range)],
                 false => in_output(),
             };
             messages.outgoing.write(place.start, data);
@@ -214,41 +251,45 @@ impl Work {
         ongoing: &mut Ongoing<'_>,
     ) -> Result<(), CollectiveError> {
         exchange.receive_all_exact(ongoing)?;
-        let begin = lane.piece.start * self.dtype.size();
-        let within = |range: &Range<usize>| {
-            let inside = bytes(range, self.dtype);
-            begin + inside.start..begin + inside.end
-        };
+        // Chains and circles combine each element once.
+        let first = matches!(lane.schedule.pattern, Pattern::Chain(_) | Pattern::Ring) || !lane.combined;
+        lane.combined |= round.receives.iter().any(|receive| !receive.result);
         for (receive, place) in round.receives.iter().zip(self.places(lane.at[0], &round.receives)) {
             let mut output = request.output.values();
             if receive.result {
-                output.part(within(&receive.range)).copy_out(&messages.incoming, place.start, Stores::Cached);
+                output.part(self.within(lane, &receive.range)).copy_out(
+                    &messages.incoming,
+                    place.start,
+                    Stores::Cached,
+                );
                 continue;
             }
             let theirs = Source::Exposed(&messages.incoming, place.start);
-            // In rank order, where there is one.
-            let sources = match receive.peer < self.rank {
-                true => [theirs, Source::Target],
-                false => [Source::Target, theirs],
+            let own = match request.input {
+                Some(input) if self.late && first => Source::Plain(&input.bytes()[self.within(lane, &receive.range)]),
+                _ => Source::Target,
             };
+            // In rank order, where there is one.
+            let sources = if receive.peer < self.rank { [theirs, own] } else { [own, theirs] };
             let (op, dtype) = self.partial;
             let combine = |mut target: ValuesMut<'_>| {
                 reduce(reduce_to_plain(op, dtype, &mut target, sources, Stores::Cached));
             };
             match self.apart {
                 true => combine(ValuesMut::new(&mut lane.partials[bytes(&receive.range, dtype)])),
-                false => combine(output.part(within(&receive.range))),
+                false => combine(output.part(self.within(lane, &receive.range))),
             }
         }
         for range in &round.finished {
             let mut output = request.output.values();
             if !self.apart {
-                finish_in_place(self.op, self.dtype, self.ranks, &mut output.part(within(range)));
+                finish_in_place(self.op, self.dtype, self.ranks, &mut output.part(self.within(lane, range)));
                 continue;
             }
+            let within = self.within(lane, range);
             let partials = &mut lane.partials[bytes(range, self.partial.1)];
             let mut to = if self.gets {
-                output.part(within(range))
+                output.part(within)
             } else {
                 lane.results.resize(lane.piece.len() * self.dtype.size(), 0);
                 ValuesMut::new(&mut lane.results[bytes(range, self.dtype)])

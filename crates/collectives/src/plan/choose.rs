@@ -9,7 +9,7 @@ use fulmen_kernels::{DType, ReduceOp};
 use super::events::{least, time};
 use super::schedule::Goal;
 use super::traffic::{Job, Rounds};
-use super::{Algorithm, Inside, Links, LinksError, Mapped, Order, Passing, Shape};
+use super::{Algorithm, Inside, Links, LinksError, Mapped, Order, Passing, Shape, Ways};
 use crate::messages::{SHORT, has_passed_shares};
 
 /// The variable that names a link file.
@@ -24,6 +24,38 @@ pub enum Operation {
     Reduce,
     /// All ranks get the vector of rank 0.
     Broadcast,
+    /// Each rank gets the vectors of the ranks up to itself, combined.
+    Scan,
+    /// All ranks get the vectors of all, one behind the other.
+    AllGather,
+}
+
+impl Operation {
+    /// The name by which the command line knows it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Operation::AllReduce => "all-reduce",
+            Operation::Reduce => "reduce",
+            Operation::Broadcast => "broadcast",
+            Operation::Scan => "scan",
+            Operation::AllGather => "all-gather",
+        }
+    }
+
+    /// All of them.
+    pub const ALL: [Operation; 5] =
+        [Operation::AllReduce, Operation::Reduce, Operation::Broadcast, Operation::Scan, Operation::AllGather];
+
+    fn goal(self) -> Goal {
+        match self {
+            Operation::AllReduce => Goal::AllReduce,
+            Operation::Reduce => Goal::Reduce(0),
+            Operation::Broadcast => Goal::Broadcast(0),
+            Operation::Scan => Goal::Scan,
+            Operation::AllGather => Goal::AllGather,
+        }
+    }
 }
 
 /// A call about which the planner is asked.
@@ -33,7 +65,7 @@ pub struct Question {
     pub operation: Operation,
     /// How many ranks call it.
     pub ranks: usize,
-    /// Bytes of the vector: a multiple of an element's.
+    /// Bytes of each rank's vector, and of an all-gather, those that each rank gets in all: a multiple of an element's.
     pub bytes: usize,
     /// The type of its elements.
     pub dtype: DType,
@@ -45,18 +77,14 @@ pub struct Question {
 
 impl Question {
     fn wanted(&self) -> Wanted {
-        let Question { operation, bytes, dtype, op, order, .. } = *self;
-        let broadcast = operation == Operation::Broadcast;
+        let Question { operation, ranks, bytes, dtype, op, order } = *self;
+        let (goal, element) = (operation.goal(), dtype.size());
         Wanted {
-            goal: match operation {
-                Operation::AllReduce => Goal::AllReduce,
-                Operation::Reduce => Goal::Reduce(0),
-                Operation::Broadcast => Goal::Broadcast(0),
-            },
-            bytes,
-            element: dtype.size(),
-            partial: if broadcast { dtype } else { op.partial(dtype).1 }.size(),
-            free: order == Order::Any || op.is_exact(dtype) || broadcast,
+            goal,
+            bytes: if goal == Goal::AllGather { bytes / ranks.max(1) / element * element } else { bytes },
+            element,
+            partial: if goal.combines() { op.partial(dtype).1.size() } else { element },
+            free: order == Order::Any || op.is_exact(dtype) || !goal.combines(),
             mixed: false,
         }
     }
@@ -94,19 +122,25 @@ pub fn predict(question: &Question, links: &Links) -> Vec<Prediction> {
     predictions
 }
 
-/// What it takes, in microseconds, where ranks map one another's memory, on buffers; `None` if these links do not say, or the call does
-/// not go through such memory itself (up to 16 KiB).
+/// What it takes, in microseconds, where ranks map one another's memory, on buffers; `None` if these links do not say.
 #[must_use]
 pub fn predict_mapped(question: &Question, links: &Links) -> Option<f64> {
+    const SHORT: usize = crate::windows::SLOT;
     let Question { operation, ranks, bytes, .. } = *question;
-    let Mapped { call_us, cached_ns, memory_ns } = links.mapped?;
-    if bytes <= crate::windows::SLOT || ranks < 2 {
+    let Mapped { call_us, cached_ns, memory_ns, short_us } = links.mapped?;
+    if ranks < 2 {
         return None;
+    }
+    if bytes < SHORT {
+        let longer = predict_mapped(&Question { bytes: SHORT, ..*question }, links)?;
+        return Some(short_us + (longer - short_us) * bytes as f64 / SHORT as f64);
     }
     let touched = match operation {
         Operation::AllReduce => 2 * ranks * bytes,
         Operation::Reduce => (ranks + 1) * bytes,
         Operation::Broadcast => 2 * (ranks - 1) * bytes,
+        Operation::Scan => (ranks * (ranks + 1) / 2 + ranks) * bytes,
+        Operation::AllGather => (ranks + 1) * bytes,
     };
     // All ranks work at once, but for the one that has what the others copy; memory serves them one after the other.
     let workers = if operation == Operation::Broadcast { ranks - 1 } else { ranks };
@@ -148,7 +182,7 @@ pub(crate) struct Wanted {
     pub(crate) partial: usize,
     /// Contributions may be combined in any order.
     pub(crate) free: bool,
-    /// Everybody has something else for everybody, or some have nothing: not the three operations themselves.
+    /// Everybody has something else for everybody, or some have nothing: none of the [`Operation`]s.
     pub(crate) mixed: bool,
 }
 
@@ -156,7 +190,6 @@ impl Wanted {
     /// Whether an algorithm can do it among ranks on these hosts.
     pub(crate) fn allows(&self, algorithm: Algorithm, hosts: &[u32]) -> bool {
         let ranks = hosts.len();
-        let reduces = !matches!(self.goal, Goal::Broadcast(_));
         let to_all = self.goal == Goal::AllReduce;
         match algorithm {
             Algorithm::Whole => true,
@@ -164,8 +197,9 @@ impl Wanted {
             _ if self.mixed => false,
             Algorithm::Shares => to_all && self.bytes > 0,
             Algorithm::PassedShares => to_all && ranks > 2 && has_passed_shares(self.bytes, ranks),
-            Algorithm::Chain => self.bytes > 0,
-            Algorithm::Tree => self.bytes > 0 && (self.free || !reduces),
+            Algorithm::Chain => self.bytes > 0 && self.goal != Goal::AllGather,
+            Algorithm::Tree => self.bytes > 0 && self.free && !matches!(self.goal, Goal::Scan | Goal::AllGather),
+            Algorithm::Ring if self.goal == Goal::AllGather => self.bytes > 0,
             Algorithm::Ring | Algorithm::Halving | Algorithm::Doubling => to_all && self.bytes > 0 && self.free,
             Algorithm::Hosts => {
                 let several = hosts.iter().any(|host| *host != hosts[0]);
@@ -223,10 +257,19 @@ impl Planner {
     pub(crate) fn new(fabric: &Fabric, ranks: &[u32]) -> Result<Planner, LinksError> {
         let numbers = fabric.hosts().numbers();
         let hosts: Vec<u32> = ranks.iter().map(|rank| numbers[*rank as usize]).collect();
-        let links = match std::env::var(LINKS).ok().filter(|name| !name.is_empty()) {
-            Some(name) => Links::load(&name)?,
-            None => Links::usual(fabric.link_kind(), fabric.hosts().processors() as usize, !fabric.hosts().are_one()),
-        };
+        if let Some(name) = std::env::var(LINKS).ok().filter(|name| !name.is_empty()) {
+            return Ok(Planner::over(Links::load(&name)?, &hosts));
+        }
+        let mut links =
+            Links::usual(fabric.link_kind(), fabric.hosts().processors() as usize, !fabric.hosts().are_one());
+        // Where each host has one rank, the cables of ranks are those of hosts.
+        let alone = (1..hosts.len()).all(|rank| !hosts[..rank].contains(&hosts[rank]));
+        if let Some(wiring) = fabric.wiring().filter(|_| alone) {
+            let all = fabric.size() as usize;
+            let ways =
+                Ways::new(ranks, all, |from, to| wiring.between(from, to), |one, other| wiring.cables(one, other));
+            links = links.over(ways);
+        }
         Ok(Planner::over(links, &hosts))
     }
 
@@ -246,9 +289,9 @@ impl Planner {
     /// The algorithm for a call: the one that the model says is the fastest for lengths of its class.
     pub(crate) fn choose(&self, wanted: &Wanted) -> Algorithm {
         let goal = match wanted.goal {
-            Goal::AllReduce => Goal::AllReduce,
             Goal::Reduce(_) => Goal::Reduce(0),
             Goal::Broadcast(_) => Goal::Broadcast(0),
+            other => other,
         };
         let bytes = if wanted.bytes == 0 { 0 } else { wanted.bytes.next_power_of_two().max(wanted.partial) };
         let class = Wanted { goal, bytes, ..*wanted };
@@ -259,10 +302,18 @@ impl Planner {
     }
 }
 
+/// What a rank that passes messages on adds, as with `thunderbolt5-ring`.
+const HOP: f64 = 2.0;
+
 /// [`Links::wake_us`], as it was measured of 5 to 16 ranks on two processors: between 15 and 40.
 pub const WAKE: f64 = 20.0;
 
 impl Links {
+    /// The same links over these cables.
+    fn over(self, ways: Ways) -> Links {
+        Links { ways: Some(Arc::new(ways)), hop_us: HOP, ..self }
+    }
+
     /// What this library takes a kind of link for where no file says more.
     #[must_use]
     pub fn usual(kind: LinkKind, processors: usize, between_hosts: bool) -> Links {
@@ -300,6 +351,7 @@ impl Links {
             uncached_ns: 0.0,
             caches: None,
             mapped: None,
+            ways: None,
         }
     }
 }

@@ -181,8 +181,7 @@ impl<'a> World<'a> {
                 .map(|host| hosts.iter().filter(|other| **other == host).count() > links.processors)
                 .collect(),
             cables: vec![0.0; links.cables(count)],
-            // Each rank of a host reads a vector and writes one.
-            uncached_ns: links.uncached_ns * links.uncached(2 * rounds.bytes() * rounds.ranks().div_ceil(count.max(1))),
+            uncached_ns: links.uncached_ns * links.uncached(rounds.touched() * rounds.ranks().div_ceil(count.max(1))),
             hosts,
             events: BinaryHeap::new(),
             number: 0,

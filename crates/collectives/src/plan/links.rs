@@ -1,6 +1,7 @@
 //! What joins ranks, and how fast it is, as link files say it.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
@@ -96,6 +97,45 @@ pub struct Links {
     /// Where the ranks of one host map one another's memory: then there is one way.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mapped: Option<Mapped>,
+    /// The very cables, where ranks know them, instead of the shape. No file says them.
+    #[serde(skip)]
+    pub ways: Option<Arc<Ways>>,
+}
+
+/// The cables on a way, each with how many of them there are side by side.
+type Way = SmallVec<[(usize, usize); 4]>;
+
+/// Which cables lead from host to host, as a group's ranks know it.
+#[derive(Debug, PartialEq)]
+pub struct Ways {
+    hosts: usize,
+    /// By both ends.
+    ways: Vec<Way>,
+    cables: usize,
+}
+
+impl Ways {
+    /// Of so many hosts. `between(from, to)` says over which others it goes, and `beside(one, other)` how many cables join two; both may speak
+    /// of more than these hosts, but of none from `all` on.
+    pub(crate) fn new(
+        hosts: &[u32],
+        all: usize,
+        between: impl Fn(u32, u32) -> Vec<u32>,
+        beside: impl Fn(u32, u32) -> u32,
+    ) -> Ways {
+        let way = |from: u32, to: u32| -> Way {
+            let mut at = from;
+            let on = if from == to { Vec::new() } else { [between(from, to), vec![to]].concat() };
+            let cable = |next: u32| {
+                let cable = (at as usize * all + next as usize, beside(at, next).max(1) as usize);
+                at = next;
+                cable
+            };
+            on.into_iter().map(cable).collect()
+        };
+        let ways = hosts.iter().flat_map(|from| hosts.iter().map(|to| way(*from, *to))).collect();
+        Ways { hosts: hosts.len(), ways, cables: all * all }
+    }
 }
 
 /// How fast ranks that map one another's memory work on it.
@@ -108,6 +148,8 @@ pub struct Mapped {
     pub cached_ns: f64,
     /// and of the memory, if not: it serves one rank after the other.
     pub memory_ns: f64,
+    /// Microseconds of a call of a few bytes. Calls of up to 16 KiB lie between that and those of a little more.
+    pub short_us: f64,
 }
 
 fn one() -> usize {
@@ -207,8 +249,9 @@ impl Links {
         if let Some(Inside { latency_us, message_us, byte_ns }) = self.inside {
             figures.extend([("inside latency_us", latency_us), ("message_us", message_us), ("byte_ns", byte_ns)]);
         }
-        if let Some(Mapped { call_us, cached_ns, memory_ns, .. }) = self.mapped {
-            figures.extend([("mapped call_us", call_us), ("cached_ns", cached_ns), ("memory_ns", memory_ns)]);
+        if let Some(Mapped { call_us, cached_ns, memory_ns, short_us }) = self.mapped {
+            figures.extend([("mapped call_us", call_us), ("cached_ns", cached_ns)]);
+            figures.extend([("memory_ns", memory_ns), ("short_us", short_us)]);
         }
         let wrong = |figure: f64| !(0.0..=1e9).contains(&figure);
         if let Some((name, figure)) = figures.into_iter().find(|(_, figure)| wrong(*figure)) {
@@ -252,6 +295,9 @@ impl Links {
 
     /// How many cables there are, one for each direction and with numbers of their own, if there are so many hosts.
     pub(crate) fn cables(&self, hosts: usize) -> usize {
+        if let Some(ways) = &self.ways {
+            return ways.cables;
+        }
         match self.shape {
             Shape::Host => 0,
             Shape::Mesh => hosts * hosts,
@@ -261,7 +307,10 @@ impl Links {
     }
 
     /// The cables on the way from one host to another, of so many, each with how many of them there are side by side.
-    pub(crate) fn way(&self, from: usize, to: usize, hosts: usize) -> SmallVec<[(usize, usize); 4]> {
+    pub(crate) fn way(&self, from: usize, to: usize, hosts: usize) -> Way {
+        if let Some(ways) = &self.ways {
+            return ways.ways[from * ways.hosts + to].clone();
+        }
         let mut way = SmallVec::new();
         match self.shape {
             _ if from == to => {}

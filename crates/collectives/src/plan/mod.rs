@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 pub use self::choose::{Operation, Prediction, Question, WAKE, fastest, messages, predict, predict_mapped};
 pub(crate) use self::choose::{Planner, Wanted};
-pub use self::links::{Inside, Links, LinksError, Mapped, Shape};
+pub use self::links::{Inside, Links, LinksError, Mapped, Shape, Ways};
 pub(crate) use self::schedule::{Goal, Pattern, Round, Schedule, Transfer};
 pub(crate) use self::traffic::greeted;
 use crate::messages::lane;
@@ -53,9 +53,9 @@ pub enum Algorithm {
     Shares = 3,
     /// The same, passed on in rounds of doubling.
     PassedShares = 4,
-    /// From rank to rank in their order, chunk by chunk, and the results back.
+    /// From rank to rank in their order, chunk by chunk, and the results back if all get them.
     Chain = 5,
-    /// Shares go around a ring in both directions, and their results once more.
+    /// Shares go around a ring in both directions, and their results once more; what is gathered, once.
     Ring = 6,
     /// Recursive halving, and doubling of the results.
     Halving = 7,

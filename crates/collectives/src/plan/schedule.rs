@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 pub(crate) enum Pattern {
     /// In rank order from rank to rank, and the results back; in chunks of so many elements, which follow one another.
     Chain(usize),
-    /// Shares go around the circle, half of them each way, and their results once more.
+    /// Shares go around the circle, half of them each way, and their results once more; parts, once.
     Ring,
     /// Half of the vector to the rank that is half of them away, half of the rest to the next one, and so on; and back.
     Halving,
@@ -34,6 +34,17 @@ pub(crate) enum Goal {
     Reduce(usize),
     /// One rank has it.
     Broadcast(usize),
+    /// Each rank gets the result of the ranks up to itself.
+    Scan,
+    /// Each rank gets the vectors of all, one behind the other.
+    AllGather,
+}
+
+impl Goal {
+    /// Whether contributions are combined.
+    pub(crate) fn combines(self) -> bool {
+        !matches!(self, Goal::Broadcast(_) | Goal::AllGather)
+    }
 }
 
 /// Part of the vector that goes from one rank to another.
@@ -89,7 +100,7 @@ pub(crate) struct Schedule {
     pub(crate) goal: Goal,
     /// By rank, the host that it is on.
     pub(crate) hosts: Arc<[u32]>,
-    /// Elements.
+    /// Elements of each rank's vector. Of an all-gather, ranges are those of all ranks' vectors, one behind the other.
     pub(crate) count: usize,
 }
 
@@ -124,10 +135,11 @@ impl Schedule {
                 let hops = match goal {
                     Goal::AllReduce => 2 * (ranks - 1),
                     Goal::Reduce(root) => ranks - 1 + usize::from(root != ranks - 1),
-                    Goal::Broadcast(_) => ranks - 1,
+                    Goal::Broadcast(_) | Goal::Scan | Goal::AllGather => ranks - 1,
                 };
                 chunks + hops - 1
             }
+            (Pattern::Ring, Goal::AllGather) => ranks - 1,
             (Pattern::Ring, _) => 2 * (ranks - 1),
             (Pattern::Halving, _) => 2 * levels(power_below(ranks)) + 2 * usize::from(!ranks.is_power_of_two()),
             (Pattern::Doubling, _) => levels(power_below(ranks)) + 2 * usize::from(!ranks.is_power_of_two()),
@@ -152,6 +164,7 @@ impl Schedule {
         let among = Among { who: Who::All { ranks: self.ranks(), from }, count: self.count };
         match self.pattern {
             Pattern::Chain(chunk) => self.chain(rank, round, chunk, &mut out),
+            Pattern::Ring if self.goal == Goal::AllGather => among.gather(rank, round, &mut out),
             Pattern::Ring => among.ring(rank, round, &mut out),
             Pattern::Halving => among.halving(rank, round, &mut out),
             Pattern::Doubling => among.doubling(rank, round, &mut out),
@@ -214,6 +227,13 @@ impl Schedule {
         }
         if rank > 0 {
             out.receive(rank - 1, turn(rank - 1), false);
+        }
+        if self.goal == Goal::Scan {
+            // What goes on is no result, which may be divided: it goes first. And the first one's result is its own vector.
+            if rank > 0 {
+                out.finish(turn(rank.min(last - 1)));
+            }
+            return;
         }
         if rank == last {
             out.finish(turn(last - 1));
@@ -314,16 +334,36 @@ impl Among<'_> {
         start..(start + each).min(within.end)
     }
 
-    fn ring(&self, rank: usize, round: usize, out: &mut Round) {
-        let (ranks, place) = (self.len(), self.place(rank));
-        let middle = self.count / 2;
+    /// Both halves of what goes around a circle: which, and of a rank, its place and who has the place so many steps further.
+    fn halves(&self, rank: usize) -> [(Range<usize>, usize, impl Fn(usize) -> usize); 2] {
+        let (ranks, place, middle) = (self.len(), self.place(rank), self.count / 2);
         // Seen from the other side, the second half goes the same way.
-        for (half, back) in [(0..middle, false), (middle..self.count, true)] {
+        [(0..middle, false), (middle..self.count, true)].map(|(half, back)| {
             let at = if back { ranks - 1 - place } else { place };
-            let peer = |step: usize| {
+            let peer = move |step: usize| {
                 let there = (at + step) % ranks;
                 self.rank(if back { ranks - 1 - there } else { there })
             };
+            (half, at, peer)
+        })
+    }
+
+    /// Each rank passes on, each way, what it got last, and first its own.
+    fn gather(&self, rank: usize, round: usize, out: &mut Round) {
+        let ranks = self.len();
+        for (half, _, peer) in self.halves(rank) {
+            let of = |steps_before: usize| {
+                let start = peer(ranks - steps_before) * self.count;
+                start + half.start..start + half.end
+            };
+            out.send(peer(1), of(round), true);
+            out.receive(peer(ranks - 1), of(round + 1), true);
+        }
+    }
+
+    fn ring(&self, rank: usize, round: usize, out: &mut Round) {
+        let ranks = self.len();
+        for (half, at, peer) in self.halves(rank) {
             let (next, before) = (peer(1), peer(ranks - 1));
             let share = |number: usize| self.share(&half, number % ranks);
             if round < ranks - 1 {

@@ -78,9 +78,9 @@ impl Rounds {
         self.job.hosts.len()
     }
 
-    /// Of the vector.
-    pub(crate) fn bytes(&self) -> usize {
-        self.job.bytes
+    /// Bytes that a rank reads and writes: a vector and what it gets.
+    pub(crate) fn touched(&self) -> usize {
+        self.job.bytes * (1 + if self.job.goal == Goal::AllGather { self.ranks() } else { 1 })
     }
 
     pub(crate) fn hosts(&self) -> &[u32] {
@@ -122,23 +122,27 @@ impl Rounds {
             return traffic;
         }
         let others = (1..ranks).map(|step| (rank + step) % ranks);
+        let goal = self.job.goal;
+        let needs = |from: usize, to: usize| match goal {
+            Goal::AllReduce | Goal::AllGather => true,
+            Goal::Reduce(root) => to == root,
+            Goal::Broadcast(root) => from == root,
+            Goal::Scan => from < to,
+        };
+        // What is taken of the others' vectors.
+        let taken = others.clone().filter(|from| needs(*from, rank)).count() * len;
+        let (combined, copied) = if goal.combines() { (taken, 0) } else { (0, taken) };
         match self.job.algorithm {
             Algorithm::Whole => {
                 let header = if first { HEADER } else { 0 };
-                let needs = |from: usize, to: usize| match self.job.goal {
-                    Goal::AllReduce => true,
-                    Goal::Reduce(root) => to == root,
-                    Goal::Broadcast(root) => from == root,
-                };
                 let bytes = |from, to| header + if needs(from, to) { len } else { 0 };
                 let sends: SmallVec<[_; 2]> =
                     others.clone().map(|to| (to, bytes(rank, to))).filter(|(_, bytes)| *bytes > 0).collect();
-                let came = others.clone().filter(|from| needs(*from, rank)).count();
                 Traffic {
                     staged: if sends.iter().any(|(_, bytes)| *bytes > HEADER) { len } else { 0 },
                     receives: others.filter(|from| bytes(*from, rank) > 0).count(),
-                    copied: if matches!(self.job.goal, Goal::Broadcast(_)) { came * len } else { 0 },
-                    combined: if matches!(self.job.goal, Goal::Broadcast(_)) { 0 } else { came * len },
+                    copied,
+                    combined,
                     sends,
                 }
             }
@@ -176,9 +180,12 @@ impl Rounds {
             _ => {
                 let last = rounds(ranks).count() - 1;
                 let (step, count) = rounds(ranks).nth(round).expect("there are as many rounds");
-                let sends = [((rank + ranks - step) % ranks, count * block(len))].into_iter().collect();
-                let combined = if round == last { (ranks - 1) * len } else { 0 };
-                Traffic { sends, receives: 1, staged: if round == 0 { len } else { 0 }, copied: 0, combined }
+                let has = |rank: usize| if matches!(goal, Goal::Broadcast(root) if root != rank) { 0 } else { len };
+                let bytes = (0..count).map(|next| block(has((rank + next) % ranks))).sum();
+                let sends = [((rank + ranks - step) % ranks, bytes)].into_iter().collect();
+                let staged = if round == 0 { has(rank) } else { 0 };
+                let at_last = |bytes| if round == last { bytes } else { 0 };
+                Traffic { sends, receives: 1, staged, copied: at_last(copied), combined: at_last(combined) }
             }
         }
     }

@@ -5,7 +5,7 @@ use fulmen_kernels::{as_bytes, reduce_into};
 use fulmen_soft::Profile;
 use half::{bf16, f16};
 
-use crate::world::{Random, run_by_messages, run_group, run_over, run_over_hosts};
+use crate::world::{Random, run_by_messages, run_group, run_over, run_over_chain, run_over_hosts};
 
 /// Of all that can do an all-reduce of so many bytes among so many ranks on one host.
 fn algorithms(ranks: u32, bytes: usize) -> Vec<Algorithm> {
@@ -24,7 +24,7 @@ fn numbers(rank: u32, count: usize) -> Vec<f64> {
     (0..count).map(|_| random.below(1 << 40) as f64 / (1u64 << 20) as f64 - 5e5).collect()
 }
 
-fn check<T: Element + Default>(group: &Group, op: ReduceOp, of: impl Fn(f64) -> T, count: usize) {
+fn check<T: Element + Default + PartialEq>(group: &Group, op: ReduceOp, of: impl Fn(f64) -> T, count: usize) {
     let inputs: Vec<Vec<T>> =
         (0..group.size()).map(|rank| numbers(rank, count).into_iter().map(&of).collect()).collect();
     let mut expected = vec![T::default(); count];
@@ -59,6 +59,20 @@ fn check<T: Element + Default>(group: &Group, op: ReduceOp, of: impl Fn(f64) -> 
         } else if op.is_exact(T::DTYPE) {
             assert_eq!(as_bytes(&reduced), as_bytes(&expected), "{what}");
         }
+        // What cannot go by it goes as the planner has it.
+        let (rank, size) = (group.rank() as usize, group.size() as usize);
+        let mut up_to = vec![T::default(); count];
+        reduce_into(op, &mut up_to, &inputs[..=rank].iter().map(Vec::as_slice).collect::<Vec<_>>()).unwrap();
+        let (mut scanned, mut in_place) = (vec![T::default(); count], mine.clone());
+        group.scan_into(mine, &mut scanned, op).unwrap();
+        group.scan(&mut in_place, op).unwrap();
+        assert!(as_bytes(&scanned) == as_bytes(&up_to) && scanned == in_place, "scan, {what}");
+        let all = inputs.concat();
+        let (mut gathered, mut in_place) = (vec![T::default(); count * size], vec![T::default(); count * size]);
+        in_place[rank * count..(rank + 1) * count].copy_from_slice(mine);
+        group.all_gather(mine, &mut gathered).unwrap();
+        group.all_gather_in_place(&mut in_place).unwrap();
+        assert!(as_bytes(&gathered) == as_bytes(&all) && gathered == in_place, "all_gather, {what}");
         for root in [0, group.size() - 1] {
             let mut theirs = inputs[group.rank() as usize].clone();
             group.broadcast(&mut theirs, root).unwrap();
@@ -93,6 +107,17 @@ fn every_algorithm_over_devices_and_between_hosts() {
     run_over(Profile::Infiniband, 4, check_all);
     run_over_hosts(Profile::Infiniband, 5, check_all);
     run_over_hosts(Profile::Thunderbolt, 4, check_all);
+}
+
+/// Cables join neighbours alone; others are reached over these.
+#[test]
+fn every_algorithm_where_ranks_pass_messages_on() {
+    run_over_chain(Profile::Thunderbolt, 4, |group| {
+        for count in [3, 40_000] {
+            check(group, ReduceOp::Sum, |number| number as i32, count);
+            check(group, ReduceOp::Mean, |number| f16::from_f64(number / 1e4), count);
+        }
+    });
 }
 
 /// More than is under way at a time, in several pieces, of lengths that do not divide.

@@ -141,7 +141,9 @@ macro_rules! operation {
     };
 }
 
-const OPERATIONS: [(&str, [usize; 2], InBlocks, In<Vec<i32>>); 14] = [
+type Operation = (&'static str, [usize; 2], InBlocks, In<Vec<i32>>);
+
+const OPERATIONS: [Operation; 14] = [
     operation!("all_reduce", [1, 1], |group, data, _| group.all_reduce(data, ReduceOp::Sum)),
     operation!("all_reduce_into", [1, 1], |group, from, to| group.all_reduce_into(from, to, ReduceOp::Max)),
     operation!("reduce", [1, 1], |group, data, _| group.reduce(data, ReduceOp::Sum, 1)),

@@ -1,4 +1,4 @@
-//! What an all-reduce posts to its devices, beside what the planner says of it.
+//! What calls post to their devices, beside what the planner says of it.
 
 use std::sync::{Arc, Barrier, Mutex};
 
@@ -17,16 +17,9 @@ const MIB: usize = 1 << 20;
 /// In bytes of f32: within the header's message and beyond, with shares of all kinds of messages, and in several pieces.
 const SIZES: [usize; 8] = [4, 4096, 4100, 8192, 20_000, 70_000, MIB, 5 * MIB / 2];
 
-/// What all ranks post for an all-reduce, if the algorithm can do it.
-fn said(wire: &Wire, bytes: usize, ranks: usize, algorithm: Algorithm) -> Option<Posted> {
-    let question = Question {
-        operation: Called::AllReduce,
-        ranks,
-        bytes,
-        dtype: DType::F32,
-        op: ReduceOp::Max,
-        order: Order::Ranks,
-    };
+/// What all ranks post for a call, if the algorithm can do it.
+fn said(wire: &Wire, operation: Called, bytes: usize, ranks: usize, algorithm: Algorithm) -> Option<Posted> {
+    let question = Question { operation, ranks, bytes, dtype: DType::F32, op: ReduceOp::Max, order: Order::Ranks };
     let mut posted = Posted::default();
     for rank in 0..ranks {
         for message in plan::messages(&question, algorithm, &vec![0; ranks], rank)? {
@@ -44,7 +37,7 @@ fn said(wire: &Wire, bytes: usize, ranks: usize, algorithm: Algorithm) -> Option
 }
 
 #[test]
-fn the_planner_says_what_an_all_reduce_posts() {
+fn the_planner_says_what_calls_post() {
     let cables = [2, 3, 4].map(|ranks| (Profile::Thunderbolt, ranks, &SIZES[..]));
     for (profile, ranks, sizes) in cables.into_iter().chain([(Profile::Infiniband, 18, &SIZES[..3])]) {
         let (limits, capabilities) = (profile.limits(), profile.capabilities());
@@ -71,26 +64,38 @@ fn the_planner_says_what_an_all_reduce_posts() {
         let compared = Mutex::new(0);
         start_with(ranks as u32, false, providers, |fabric| {
             let group = Group::new(fabric).unwrap();
-            let most = SIZES[SIZES.len() - 1] / 4;
+            let most = SIZES[SIZES.len() - 1] / 4 + ranks;
             let mut buffer = group.alloc::<f32>(most).unwrap();
-            for (&bytes, algorithm) in sizes.iter().flat_map(|bytes| Algorithm::ALL.map(|algorithm| (bytes, algorithm)))
+            let cases = sizes.iter().flat_map(|bytes| Algorithm::ALL.map(|algorithm| (*bytes, algorithm)));
+            for (operation, (bytes, algorithm)) in
+                Called::ALL.iter().flat_map(|called| cases.clone().map(move |case| (*called, case)))
             {
-                let Some(mut said) = said(&wire, bytes, ranks, algorithm) else { continue };
+                // Parts of an all-gather are whole elements.
+                let bytes = if operation == Called::AllGather { bytes.next_multiple_of(4 * ranks) } else { bytes };
+                let Some(mut said) = said(&wire, operation, bytes, ranks, algorithm) else { continue };
                 let group = group.with_algorithm(Some(algorithm));
                 let before = look();
-                group.all_reduce(&mut buffer[..bytes / 4], ReduceOp::Max).unwrap();
+                let data = &mut buffer[..bytes / 4];
+                match operation {
+                    Called::AllReduce => group.all_reduce(data, ReduceOp::Max),
+                    Called::Reduce => group.reduce(data, ReduceOp::Max, 0),
+                    Called::Broadcast => group.broadcast(data, 0),
+                    Called::Scan => group.scan(data, ReduceOp::Max),
+                    Called::AllGather => group.all_gather_in_place(data),
+                }
+                .unwrap();
                 let posted = look().since(before);
                 if profile != Profile::Thunderbolt {
                     // What a wire carries at a time is known of the cables alone.
                     said.units = posted.units;
                 }
-                assert_eq!(posted, said, "{bytes} bytes among {ranks} ranks by {algorithm}");
+                assert_eq!(posted, said, "{operation:?} of {bytes} bytes among {ranks} ranks by {algorithm}");
                 *compared.lock().unwrap() += 1;
             }
         });
         let all: u64 = counts.lock().unwrap().iter().map(|count| count.all().0).sum();
         let compared = *compared.lock().unwrap() / ranks;
-        assert!(compared >= sizes.len() * 7, "{compared}");
+        assert!(compared >= sizes.len() * 17, "{compared}");
         println!("{compared} calls of {ranks} ranks posted {all} SENDs, credits and acknowledgements among them");
     }
 }

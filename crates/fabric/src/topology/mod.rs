@@ -7,8 +7,10 @@
 mod paths;
 #[cfg(test)]
 mod tests;
+mod wiring;
 
 pub(crate) use paths::Paths;
+pub use wiring::Wiring;
 
 /// Why cables do not connect the ranks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -165,3 +165,36 @@ fn times_are_numbers_over_any_links_that_are_accepted() {
         assert!(fastest.time_us <= first.time_us * 1.000001, "{links:?}: {question:?}: {fastest:?} of {all:?}");
     }
 }
+
+/// So many hosts, of which each two are joined by so many cables as this says; paths are the short way around.
+fn ring_of(hosts: u32, of: &[u32]) -> Links {
+    let between = move |from: u32, to: u32| -> Vec<u32> {
+        let up = (to + hosts - from) % hosts;
+        let (steps, step) = if up <= hosts - up { (up, 1) } else { (hosts - up, hosts - 1) };
+        (1..steps).map(|hop| (from + hop * step) % hosts).collect()
+    };
+    Links::usual(LinkKind::Device, 8, true).over(Ways::new(of, hosts as usize, between, |_, _| 1))
+}
+
+/// Two cables of each host, or one to each other.
+#[test]
+fn what_cables_there_are_decides() {
+    let gather = |bytes| Wanted { goal: Goal::AllGather, ..wanted(bytes, true) };
+    for ranks in [4, 8] {
+        let all: Vec<u32> = (0..ranks).collect();
+        let cabled = Planner::over(ring_of(ranks, &all), &all);
+        let mesh = Ways::new(&all, ranks as usize, |_, _| Vec::new(), |_, _| 1);
+        let mesh = Planner::over(Links::usual(LinkKind::Device, 8, true).over(mesh), &all);
+        assert_eq!(cabled.choose(&gather(8 << 20)), Algorithm::Ring, "{ranks} ranks");
+        assert_eq!(mesh.choose(&gather(8 << 20)), Algorithm::Whole, "{ranks} ranks");
+        assert_eq!(cabled.choose(&wanted(64 << 20, false)), Algorithm::Chain, "{ranks} ranks");
+        // As the link file of such a ring has it.
+        let known = Links { message_us: 1.2, ..Links::load("thunderbolt5-ring").unwrap() };
+        assert_eq!(Planner::over(known, &all).choose(&gather(8 << 20)), Algorithm::Ring);
+    }
+    // Some of them, which talk over the others.
+    let links = ring_of(6, &[5, 1, 3]);
+    assert_eq!(links.way(0, 1, 3).as_slice(), [(30, 1), (1, 1)]);
+    assert_eq!(links.way(2, 0, 3).as_slice(), [(22, 1), (29, 1)]);
+    assert!(links.way(1, 1, 3).is_empty() && links.cables(3) == 36);
+}
