@@ -49,6 +49,16 @@ pub(crate) fn bf16_from_f32(value: f32) -> u16 {
     (if bits & 0x7fff_ffff > 0x7f80_0000 { u32::from(BF16_NAN) } else { number }) as u16
 }
 
+/// All neighbourhoods where rounding turns, as bits of binary32: each half, the middle between it and the next, and the values beside.
+#[cfg(test)]
+pub(crate) fn where_rounding_turns() -> impl Iterator<Item = u32> {
+    // Half a step of a normal f16, of the subnormal ones, and of a bf16 in binary32's spacing.
+    const STEPS: [u32; 6] = [0, 1 << 12, 1 << 13, 1 << 15, 1 << 16, 1 << 22];
+    let starts = (0..=u16::MAX).flat_map(|half| [f16_to_f32(half).to_bits(), bf16_to_f32(half).to_bits()]);
+    let middles = starts.flat_map(|start| STEPS.map(|step| start.wrapping_add(step)));
+    middles.flat_map(|middle| [u32::MAX, 0, 1].map(|beside| middle.wrapping_add(beside)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -64,7 +74,6 @@ mod tests {
         }
     }
 
-    /// All neighbourhoods where rounding turns: each half, the middle between it and the next, and the values beside.
     #[test]
     fn narrowing_rounds_to_nearest_even() {
         let check = |bits: u32| {
@@ -77,16 +86,7 @@ mod tests {
                 assert_eq!(b, bf16::from_f32(value).to_bits(), "bf16 from {bits:#010x}");
             }
         };
-        for half in 0..=u16::MAX {
-            for start in [f16_to_f32(half).to_bits(), bf16_to_f32(half).to_bits()] {
-                // Half a step of a normal f16, of the subnormal ones, and of a bf16 in binary32's spacing.
-                for step in [0u32, 1 << 12, 1 << 13, 1 << 15, 1 << 16, 1 << 22] {
-                    for beside in [u32::MAX, 0, 1] {
-                        check(start.wrapping_add(step).wrapping_add(beside));
-                    }
-                }
-            }
-        }
+        where_rounding_turns().for_each(check);
         for step in 0..=u16::MAX {
             check(u32::from(step).wrapping_mul(65_537));
         }

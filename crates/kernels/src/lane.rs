@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
-use crate::halves::{BF16_NAN, F16_NAN, bf16_from_f32, bf16_to_f32, f16_from_f32, f16_to_f32};
+use crate::halves::{bf16_from_f32, bf16_to_f32, f16_from_f32, f16_to_f32};
 use crate::level::{Level, multiply_complex};
 
 /// One operation on one type.
@@ -47,6 +47,18 @@ pub(crate) trait Lane {
                 let later = Self::load(from.add(lane).read_unaligned());
                 slot.write(Self::combine(slot.assume_init(), later));
             }
+        }
+    }
+
+    /// Combines `N` partial results with as many others.
+    ///
+    /// # Safety
+    /// Both are filled.
+    #[inline(always)]
+    unsafe fn combine_blocks<const N: usize>(partial: &mut Block<Self::Partial, N>, later: &Block<Self::Partial, N>) {
+        for (slot, later) in partial.iter_mut().zip(later) {
+            // SAFETY: both blocks are filled.
+            unsafe { slot.write(Self::combine(slot.assume_init(), later.assume_init())) };
         }
     }
 
@@ -184,7 +196,7 @@ float_lane!(Sum, f64, F64_NAN, a, b => a + b);
 float_lane!(Product, f64, F64_NAN, a, b => a * b);
 
 macro_rules! half_lane {
-    ($lane:ident, $half:ty, $load:ident, $store:ident, $load_all:ident, $store_all:ident, $a:ident, $b:ident => $combine:expr) => {
+    ($lane:ident, $half:ty, $load:ident, $store:ident, $load_all:ident, $store_all:ident) => {
         impl Lane for $lane<$half> {
             type Raw = u16;
             type Partial = f32;
@@ -196,8 +208,8 @@ macro_rules! half_lane {
             }
 
             #[inline(always)]
-            fn combine($a: f32, $b: f32) -> f32 {
-                $combine
+            fn combine(earlier: f32, later: f32) -> f32 {
+                $lane::<f32>::combine(earlier, later)
             }
 
             #[inline(always)]
@@ -216,10 +228,8 @@ macro_rules! half_lane {
                 let mut later = [MaybeUninit::uninit(); N];
                 // SAFETY: the caller's promise.
                 unsafe { Self::load_block::<L, N>(from, &mut later) };
-                for (slot, later) in partial.iter_mut().zip(&later) {
-                    // SAFETY: both blocks are filled.
-                    unsafe { slot.write(Self::combine(slot.assume_init(), later.assume_init())) };
-                }
+                // SAFETY: both blocks are filled.
+                unsafe { $lane::<f32>::combine_blocks(partial, &later) };
             }
 
             #[inline(always)]
@@ -231,10 +241,16 @@ macro_rules! half_lane {
     };
 }
 
-half_lane!(Sum, half::f16, f16_to_f32, f16_from_f32, widen_f16, narrow_f16, a, b => a + b);
-half_lane!(Product, half::f16, f16_to_f32, f16_from_f32, widen_f16, narrow_f16, a, b => a * b);
-half_lane!(Sum, half::bf16, bf16_to_f32, bf16_from_f32, widen_bf16, narrow_bf16, a, b => a + b);
-half_lane!(Product, half::bf16, bf16_to_f32, bf16_from_f32, widen_bf16, narrow_bf16, a, b => a * b);
+macro_rules! half_lanes {
+    ($($lane:ident),*) => {$(
+        half_lane!($lane, half::f16, f16_to_f32, f16_from_f32, widen_f16, narrow_f16);
+        half_lane!($lane, half::bf16, bf16_to_f32, bf16_from_f32, widen_bf16, narrow_bf16);
+    )*};
+}
+half_lanes!(Sum, Product);
+// Others are ordered as they are (`order`), where binary32 has no instruction for it.
+#[cfg(target_arch = "aarch64")]
+half_lanes!(Min, Max);
 
 /// What a mean divides.
 pub(crate) trait Shared: Copy {
@@ -302,52 +318,6 @@ where
         // SAFETY: the caller's promise.
         unsafe { Sum::<T>::store_block::<L, N>(partial, to) };
     }
-}
-
-/// Minimum and maximum of floats, on integers that are ordered as the numbers are.
-///
-/// Flipping the magnitude's bits of negative numbers gives an order with -0 below +0 and NaNs at the two ends. Every NaN
-/// is read as the end that wins ($nan), so it wins over all numbers; no number has that key.
-macro_rules! float_order_lane {
-    ($lane:ident, $float:ty, $bits:ty, $key:ty, $canonical:expr, $infinity:expr, $nan:expr, $a:ident, $b:ident => $first:expr) => {
-        impl Lane for $lane<$float> {
-            type Raw = $bits;
-            type Partial = $key;
-            const WIDE: bool = true;
-
-            #[inline(always)]
-            fn load(raw: $bits) -> $key {
-                let key = raw as $key;
-                let ordered = key ^ (((key >> (<$key>::BITS - 1)) as $bits) >> 1) as $key;
-                if (key & <$key>::MAX) > $infinity { $nan } else { ordered }
-            }
-
-            #[inline(always)]
-            fn combine($a: $key, $b: $key) -> $key {
-                if $first { $a } else { $b }
-            }
-
-            #[inline(always)]
-            fn store(key: $key) -> $bits {
-                let raw = key ^ (((key >> (<$key>::BITS - 1)) as $bits) >> 1) as $key;
-                if key == $nan { $canonical } else { raw as $bits }
-            }
-        }
-    };
-}
-
-macro_rules! float_order_lanes {
-    ($($float:ty, $bits:ty, $key:ty, $canonical:expr, $infinity:expr;)*) => {$(
-        float_order_lane!(Min, $float, $bits, $key, $canonical, $infinity, <$key>::MIN, a, b => a < b);
-        float_order_lane!(Max, $float, $bits, $key, $canonical, $infinity, <$key>::MAX, a, b => a > b);
-    )*};
-}
-
-float_order_lanes! {
-    half::f16, u16, i16, F16_NAN, 0x7c00;
-    half::bf16, u16, i16, BF16_NAN, 0x7f80;
-    f32, u32, i32, F32_NAN, 0x7f80_0000;
-    f64, u64, i64, F64_NAN, 0x7ff0_0000_0000_0000;
 }
 
 /// Sums of complex numbers are sums of their parts and use the lane of `f32`.

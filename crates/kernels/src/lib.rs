@@ -43,7 +43,11 @@ mod exposed;
 mod halves;
 mod lane;
 mod level;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod op;
+#[cfg(not(target_arch = "aarch64"))]
+mod order;
 mod partials;
 mod reduce;
 mod stores;

@@ -41,6 +41,8 @@ pub fn widen(dtype: DType, from: &[u8], to: &mut [u8]) {
             Choice::Baseline => widen_with::<Baseline>(dtype, from, to),
             #[cfg(target_arch = "x86_64")]
             Choice::Avx2 | Choice::Avx512 => widen_avx2(dtype, from, to),
+            #[cfg(target_arch = "aarch64")]
+            Choice::Neon => widen_with::<crate::neon::Neon>(dtype, from, to),
         }
     }
 }
@@ -61,6 +63,8 @@ pub fn finish(op: ReduceOp, dtype: DType, sources: usize, partials: &mut [u8], t
             Choice::Baseline => narrow_with::<Baseline>(dtype, partials, to),
             #[cfg(target_arch = "x86_64")]
             Choice::Avx2 | Choice::Avx512 => narrow_avx2(dtype, partials, to),
+            #[cfg(target_arch = "aarch64")]
+            Choice::Neon => narrow_with::<crate::neon::Neon>(dtype, partials, to),
         }
     }
 }
@@ -170,6 +174,7 @@ unsafe fn narrow_with<L: Level>(dtype: DType, from: &[u8], to: &mut [u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::halves::where_rounding_turns;
     use crate::{Element, Source, Stores, as_bytes, reduce_into, reduce_to_plain};
     use half::{bf16, f16};
 
@@ -223,6 +228,29 @@ mod tests {
             if op.is_exact(T::DTYPE) {
                 let backwards: Vec<&[T]> = sources.iter().copied().rev().collect();
                 assert_eq!(as_bytes(&whole), as_bytes(&step_by_step(op, &backwards)), "{op} of {}", T::DTYPE);
+            }
+        }
+    }
+
+    /// Whatever instructions the machine has for it.
+    #[test]
+    fn blocks_are_converted_as_single_values_are() {
+        type Ways = (DType, fn(u16) -> f32, fn(f32) -> u16);
+        let ways: [Ways; 2] = [(DType::F16, f16_to_f32, f16_from_f32), (DType::BF16, bf16_to_f32, bf16_from_f32)];
+        let halves: Vec<u16> = (0..=u16::MAX).collect();
+        let floats: Vec<f32> = where_rounding_turns().map(f32::from_bits).collect();
+        for (dtype, widen_one, narrow_one) in ways {
+            let mut wide = vec![0f32; halves.len()];
+            widen(dtype, as_bytes(&halves), ValuesMut::new(&mut wide).bytes_mut().unwrap());
+            for (half, wide) in halves.iter().zip(wide) {
+                let one = widen_one(*half);
+                assert!(one.to_bits() == wide.to_bits() || one.is_nan() && wide.is_nan(), "{dtype} {half:#06x}");
+            }
+            let mut narrow = vec![0u16; floats.len()];
+            let mut partials = as_bytes(&floats).to_vec();
+            finish(ReduceOp::Sum, dtype, 1, &mut partials, &mut ValuesMut::new(&mut narrow));
+            for (float, narrow) in floats.iter().zip(narrow) {
+                assert_eq!(narrow, narrow_one(*float), "{dtype} from {:#010x}", float.to_bits());
             }
         }
     }

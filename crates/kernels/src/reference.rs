@@ -271,6 +271,29 @@ fn every_type_and_operation_has_the_bits_of_the_rules() {
     }
 }
 
+/// Blocks, small blocks and single elements may have ways of their own to tell which of two values comes first.
+#[test]
+fn every_pair_of_special_values_has_its_order_at_every_place() {
+    const COUNT: usize = 64 + 8 + 1;
+    for dtype in [DType::F16, DType::BF16, DType::F32, DType::F64] {
+        let value = |which| special(dtype, which, 1).to_le_bytes()[..dtype.size()].repeat(COUNT);
+        for (op, one, other) in [ReduceOp::Min, ReduceOp::Max]
+            .into_iter()
+            .flat_map(|op| (0..256).map(move |pair| (op, pair / 16, pair % 16)))
+        {
+            let sources = [value(one), value(other)];
+            let want = expected(op, dtype, &sources.each_ref().map(|source| element(source, dtype.size(), 0)));
+            for level in Choice::available() {
+                let mut output = vec![0; COUNT * dtype.size()];
+                let pointers = sources.each_ref().map(|source| source.as_ptr());
+                // SAFETY: all have `COUNT` elements, the output is a vector of its own, and the machine has the level.
+                unsafe { reduce_at(level, op, dtype, &[output.as_mut_ptr()], 0, &pointers, COUNT) };
+                assert_eq!(output, want.repeat(COUNT), "{op} of {dtype} at {level:?}: {sources:02x?}");
+            }
+        }
+    }
+}
+
 /// Rounding each partial sum to f16 would lose the ones: 2048 + 1 is 2048 there.
 #[test]
 fn halves_are_rounded_once() {

@@ -24,9 +24,9 @@ impl Stores {
 }
 
 /// Orders streaming stores before whatever this thread stores next.
+#[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(crate) fn fence() {
-    #[cfg(target_arch = "x86_64")]
     // SAFETY: SSE belongs to x86-64; a fence touches no memory.
     unsafe {
         std::arch::x86_64::_mm_sfence();

@@ -180,17 +180,19 @@ mod tests {
         fn every_byte_is_copied_and_no_other(from in 0..130usize, to in 0..130usize, len in 0..20_000usize) {
             let source: Vec<u8> = (0..from + len).map(|at| (at * 7 + at / 251) as u8 | 1).collect();
             let mut target = vec![0; to + len + 130];
-            let mut ways: Vec<unsafe fn(*const u8, *mut u8, usize)> = vec![copy_in, copy_out, copy_past];
+            let ways: Vec<unsafe fn(*const u8, *mut u8, usize)> = vec![copy_in, copy_out, copy_past];
             // Of which this processor may take but one.
             #[cfg(target_arch = "x86_64")]
-            {
+            let ways = {
+                let mut ways = ways;
                 if !cfg!(miri) {
                     ways.push(copy_string);
                 }
                 if len >= LONG && is_x86_feature_detected!("avx2") {
                     ways.push(copy_by_lines);
                 }
-            }
+                ways
+            };
             for way in ways {
                 target.fill(0);
                 // SAFETY: both vectors are that long, and the processor has what each way needs.
