@@ -1,14 +1,16 @@
 //! The operations on real data: setting it, calling, and comparing the result.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use fulmen::parts::fabric::{FabricError, Operation};
 use fulmen::parts::kernels::{ReduceOp, as_bytes, reduce_into};
 use fulmen::parts::memory::Exposed;
-use fulmen::{Buffer, Data, Group};
+use fulmen::{Buffer, CollectiveError, Data, Group};
 
 use super::onesided::OneSided;
 use super::operation::{Kind, Op};
+use super::overlap;
 use super::value::{self, Value};
 use crate::run::now;
 
@@ -36,6 +38,11 @@ pub trait Case {
     /// Seconds of the target's processor that an operation takes while the target sleeps, if the operation has a target.
     /// All ranks ask at the same time, and rank 0 gets the answer for ranks 0 and 1.
     fn target_time(&mut self) -> anyhow::Result<Option<f64>> {
+        Ok(None)
+    }
+
+    /// The share of a call's time that a program has for itself while a handle makes it, if the operation can be started.
+    fn hidden(&mut self, _time: Duration) -> anyhow::Result<Option<f64>> {
         Ok(None)
     }
 }
@@ -72,14 +79,19 @@ pub fn case<'a, T: Value>(group: &'a Group, op: Op, kind: Kind, bytes: usize) ->
 /// The round whose data an output is filled with before a call: it belongs to no call.
 pub(super) const POISON: u64 = u64::MAX;
 
-/// Memory that can be filled and looked at.
-trait Holds: Data<Element: Value> {
+/// Memory that can be filled and looked at, and given away.
+trait Holds: Data<Element: Value> + Send + Sized + 'static {
+    fn none(group: &Group) -> anyhow::Result<Self>;
     fn len(&self) -> usize;
     fn set(&mut self, values: &[Self::Element]);
     fn get(&self) -> Vec<Self::Element>;
 }
 
 impl<T: Value> Holds for Buffer<T> {
+    fn none(group: &Group) -> anyhow::Result<Buffer<T>> {
+        Ok(group.alloc(0)?)
+    }
+
     fn len(&self) -> usize {
         Buffer::len(self)
     }
@@ -94,6 +106,10 @@ impl<T: Value> Holds for Buffer<T> {
 }
 
 impl<T: Value> Holds for Vec<T> {
+    fn none(_group: &Group) -> anyhow::Result<Vec<T>> {
+        Ok(Vec::new())
+    }
+
     fn len(&self) -> usize {
         Vec::len(self)
     }
@@ -155,6 +171,22 @@ fn sum<T: Value>(size: usize, round: u64, first: usize, out: &mut [T]) {
     reduce_into(ReduceOp::Sum, out, &inputs).expect("there is a rank, all lengths are one, and every type has sums");
 }
 
+/// Makes `count` calls, and nothing else.
+fn call<D: Holds>(group: &Group, op: Op, input: &D, output: &mut D, count: usize) -> Result<(), CollectiveError> {
+    match op {
+        Op::AllReduce => (0..count).try_for_each(|_| group.all_reduce_into(input, output, ReduceOp::Sum)),
+        Op::ReduceScatter => (0..count).try_for_each(|_| group.reduce_scatter(input, output, ReduceOp::Sum)),
+        Op::AllGather => (0..count).try_for_each(|_| group.all_gather(input, output)),
+        Op::Broadcast => (0..count).try_for_each(|_| group.broadcast(output, 0)),
+        Op::Reduce => (0..count).try_for_each(|_| group.reduce_into(input, output, ReduceOp::Sum, 0)),
+        Op::Gather => (0..count).try_for_each(|_| group.gather(input, output, 0)),
+        Op::Scatter => (0..count).try_for_each(|_| group.scatter(input, output, 0)),
+        Op::AllToAll => (0..count).try_for_each(|_| group.all_to_all(input, output)),
+        Op::Scan => (0..count).try_for_each(|_| group.scan_into(input, output, ReduceOp::Sum)),
+        _ => unreachable!("the others have their own cases"),
+    }
+}
+
 impl<D: Holds> Case for Collective<'_, D> {
     fn set(&mut self, round: u64) {
         let rank = self.group.rank() as usize;
@@ -168,24 +200,20 @@ impl<D: Holds> Case for Collective<'_, D> {
     }
 
     fn call(&mut self, count: usize) -> anyhow::Result<()> {
-        let Collective { group, op, input, output } = self;
-        match op {
-            Op::AllReduce => (0..count).try_for_each(|_| group.all_reduce_into(input, output, ReduceOp::Sum))?,
-            Op::ReduceScatter => (0..count).try_for_each(|_| group.reduce_scatter(input, output, ReduceOp::Sum))?,
-            Op::AllGather => (0..count).try_for_each(|_| group.all_gather(input, output))?,
-            Op::Broadcast => (0..count).try_for_each(|_| group.broadcast(output, 0))?,
-            Op::Reduce => (0..count).try_for_each(|_| group.reduce_into(input, output, ReduceOp::Sum, 0))?,
-            Op::Gather => (0..count).try_for_each(|_| group.gather(input, output, 0))?,
-            Op::Scatter => (0..count).try_for_each(|_| group.scatter(input, output, 0))?,
-            Op::AllToAll => (0..count).try_for_each(|_| group.all_to_all(input, output))?,
-            Op::Scan => (0..count).try_for_each(|_| group.scan_into(input, output, ReduceOp::Sum))?,
-            _ => unreachable!("the others have their own cases"),
-        }
-        Ok(())
+        Ok(call(self.group, self.op, &self.input, &mut self.output, count)?)
     }
 
     fn wrong(&self, round: u64) -> anyhow::Result<u64> {
         Ok(value::wrong(&self.output.get(), |range, out| self.must(round, range.start, out)))
+    }
+
+    fn hidden(&mut self, time: Duration) -> anyhow::Result<Option<f64>> {
+        let taken = |held: &mut D| anyhow::Ok(std::mem::replace(held, D::none(self.group)?));
+        let data = (self.op, taken(&mut self.input)?, taken(&mut self.output)?);
+        let (data, share) =
+            overlap::hidden(self.group, time, data, |group, (op, input, output)| call(group, *op, input, output, 1))?;
+        (_, self.input, self.output) = data;
+        Ok(Some(share))
     }
 }
 

@@ -7,6 +7,7 @@ mod cases;
 mod measure;
 mod onesided;
 mod operation;
+mod overlap;
 mod rank;
 mod size;
 mod table;
@@ -122,6 +123,10 @@ pub struct Spec {
     /// that it cannot do go as ever.
     #[arg(long, value_name = "NAME")]
     algorithm: Option<Algorithm>,
+    /// Measure, too, how much of a collective call's time a program that computes as long meanwhile has for itself: of the time that the call
+    /// takes by a handle, how much is gained if it is started before the computation and waited for after it.
+    #[arg(long)]
+    overlap: bool,
 }
 
 /// Why a benchmark is refused.
@@ -164,6 +169,12 @@ pub enum BenchError {
         algorithm: Algorithm,
         /// The elements' type.
         dtype: DType,
+    },
+    /// Only collective calls with data are started.
+    #[error("--overlap measures collective calls with data, and {} is none", op.name())]
+    Overlap {
+        /// The operation.
+        op: Op,
     },
     /// One rank has nobody to talk to.
     #[error("{} is measured between two ranks: use -n 2 or more", op.name())]
@@ -260,6 +271,7 @@ impl Spec {
             samples,
             time,
             algorithm: None,
+            overlap: false,
         }
     }
 
@@ -288,6 +300,9 @@ impl Spec {
         }
         if let Some(algorithm) = self.algorithm.filter(|algorithm| !algorithm.is_in_rank_order() && dtype.is_float()) {
             return Err(BenchError::Order { algorithm, dtype });
+        }
+        if self.overlap && (self.op.is_between_pairs() || self.op == Op::Barrier) {
+            return Err(BenchError::Overlap { op: self.op });
         }
         if self.op.is_between_pairs() && ranks == 1 {
             return Err(BenchError::Alone { op: self.op });
@@ -323,7 +338,8 @@ impl Spec {
             format!("--time-budget={}", self.time.as_secs_f64()),
         ];
         let algorithm = self.algorithm.map(|algorithm| format!("--algorithm={algorithm}"));
-        args.into_iter().chain(algorithm).map(OsString::from).collect()
+        let overlap = self.overlap.then(|| "--overlap".to_owned());
+        args.into_iter().chain(algorithm).chain(overlap).map(OsString::from).collect()
     }
 }
 
@@ -391,7 +407,7 @@ pub fn bench(args: Args, verbose: u8) -> anyhow::Result<ExitCode> {
             if ranks == 1 { "rank" } else { "ranks" },
             spec.dtype,
             spec.memory.name(),
-            table::heading()
+            table::heading(spec.overlap)
         );
         if !show(&heading)? {
             return Ok(ExitCode::from(NOBODY_LISTENS));

@@ -177,6 +177,9 @@ pub struct Row {
     /// Of one-sided operations: microseconds of the target's processor that an operation takes while the target sleeps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target_cpu_us: Option<f64>,
+    /// If asked for: the share of a call's time that a program has for itself while a handle makes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overlap: Option<f64>,
 }
 
 #[cfg(test)]

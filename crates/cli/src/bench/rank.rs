@@ -163,6 +163,7 @@ fn measure_case(group: &Group, spec: &Spec, bytes: u64, case: &mut dyn Case) -> 
     }
     checked.refresh();
     let samples = measure(group, Effort { samples: spec.samples, time: spec.time }, &mut checked)?;
+    let hidden = if spec.overlap { checked.case.hidden(spec.time)? } else { None };
     checked.compare()?;
     checked.once()?;
     let target_time = checked.case.target_time()?;
@@ -186,6 +187,7 @@ fn measure_case(group: &Group, spec: &Spec, bytes: u64, case: &mut dyn Case) -> 
         algbw: round(bandwidth),
         busbw: round(bandwidth * spec.op.bus_factor(group.size())),
         wrong: wrong[0],
+        overlap: hidden.map(round),
         target_cpu_us: target_time.map(|seconds| round(seconds * 1e6)),
     };
     Ok(Measured { row, wrong_here })

@@ -3,17 +3,19 @@
 use super::operation::Row;
 
 /// What the columns are called.
-pub fn heading() -> String {
+pub fn heading(overlap: bool) -> String {
+    let overlap = if overlap { format!(" {:>9}", "overlap %") } else { String::new() };
     format!(
-        "{:>12} {:>9} {:>11} {:>11} {:>11} {:>12} {:>12} {:>7}",
+        "{:>12} {:>9} {:>11} {:>11} {:>11} {:>12} {:>12} {:>7}{overlap}",
         "bytes", "samples", "min us", "p50 us", "p99 us", "algbw GB/s", "busbw GB/s", "wrong"
     )
 }
 
 /// One size.
 pub fn line(row: &Row) -> String {
+    let overlap = row.overlap.map_or_else(String::new, |share| format!(" {:>9.0}", share * 100.0));
     format!(
-        "{:>12} {:>9} {:>11} {:>11} {:>11} {:>12} {:>12} {:>7}",
+        "{:>12} {:>9} {:>11} {:>11} {:>11} {:>12} {:>12} {:>7}{overlap}",
         row.bytes,
         row.samples,
         short(row.min_us),
@@ -55,10 +57,13 @@ mod tests {
             busbw: 99.999,
             wrong: 3,
             target_cpu_us: None,
+            overlap: None,
         };
-        let line = line(&row);
-        assert_eq!(line.len(), heading().len());
-        let cells: Vec<&str> = line.split_whitespace().collect();
-        assert_eq!(cells, ["1073741824", "1000", "123456.7", "0.123", "12.35", "0", "100.00", "3"]);
+        let all = ["1073741824", "1000", "123456.7", "0.123", "12.35", "0", "100.00", "3", "98"];
+        for (overlap, cells) in [(None, &all[..8]), (Some(0.981), &all)] {
+            let line = line(&Row { overlap, ..row.clone() });
+            assert_eq!(line.len(), heading(overlap.is_some()).len());
+            assert!(line.split_whitespace().eq(cells.iter().copied()), "{line}");
+        }
     }
 }

@@ -226,6 +226,7 @@ mod tests {
             busbw: 4.0,
             wrong: 0,
             target_cpu_us: None,
+            overlap: None,
         }
     }
 

@@ -49,7 +49,7 @@ pub fn rows(ended: &Ended) -> Vec<Value> {
         wanted.sort_unstable();
         let mut sorted = names.clone();
         sorted.sort_unstable();
-        sorted.retain(|name| *name != "target_cpu_us");
+        sorted.retain(|name| !["target_cpu_us", "overlap"].contains(name));
         assert_eq!(sorted, wanted);
         assert_eq!(row["wrong"], 0, "{row}");
         let number = |name: &str| row[name].as_f64().expect("a number");
@@ -63,6 +63,25 @@ pub fn rows(ended: &Ended) -> Vec<Value> {
 
 fn bytes(rows: &[Value]) -> Vec<u64> {
     rows.iter().map(|row| row["bytes"].as_u64().expect("a number")).collect()
+}
+
+/// Results are right, whoever made the calls. How much is gained depends on the machine.
+#[test]
+fn what_a_handle_hides_is_measured_if_asked_for() {
+    for op in COLLECTIVES {
+        let ended = bench(&[op, "--json", "--overlap", "--max", "32K", "--factor", "64"]);
+        if op == "barrier" {
+            assert!(ended.code == Some(2) && ended.err.contains("barrier is none"), "{}", ended.err);
+            continue;
+        }
+        for row in rows(&ended) {
+            assert!((0.0..=1.0).contains(&row["overlap"].as_f64().expect("a share")), "{row}");
+        }
+    }
+    let text = bench(&["scan", "--overlap", "--memory", "plain", "--min", "1K", "--max", "1K"]).out;
+    assert!(text.lines().nth(1).is_some_and(|heading| heading.ends_with("overlap %")), "{text}");
+    assert!(rows(&bench(&["scan", "--json", "--min", "1K", "--max", "1K"])).iter().all(|row| row["overlap"].is_null()));
+    assert_eq!(bench(&["latency", "--overlap"]).code, Some(2));
 }
 
 #[test]

@@ -10,7 +10,7 @@ use fulmen_testbed::is_full;
 use crate::world::{Plan, Rank, What, World};
 
 /// Longer than any pause of a busy machine, and not much.
-const SILENCE: Duration = Duration::from_secs(3);
+const SILENCE: Duration = Duration::from_secs(5);
 /// How long a rank waits that is cut off from all others, and hears of nobody's loss.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Shorter than the silence by far.
