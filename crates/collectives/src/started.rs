@@ -85,7 +85,11 @@ impl Started {
         }
         let worker = self.worker.get_or_init(|| {
             let (jobs, queue) = mpsc::channel::<Job>();
-            let run = move || queue.into_iter().for_each(|job| job());
+            let run = move || {
+                // Beside a program that has bound itself to a processor, and not after it.
+                fulmen_fabric::unbind_thread();
+                queue.into_iter().for_each(|job| job());
+            };
             match thread::Builder::new().name("fulmen-group".into()).spawn(run) {
                 Ok(handle) => Some(Worker { jobs, thread: handle.thread().id() }),
                 Err(cause) => {

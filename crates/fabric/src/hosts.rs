@@ -66,6 +66,7 @@ impl Hosts {
     /// starts it.
     pub(crate) fn exchange(session: &Session, means: Option<Means>, timeout: Duration) -> Result<Hosts, SessionError> {
         let (id, machine) = (fulmen_reach::this_host().ok(), fulmen_reach::this_machine().ok());
+        processors::remember();
         let own = Said { id, machine, processors: Processors::own(), means };
         let own = postcard::to_stdvec(&own).expect("a vector takes what is written to it");
         let blobs = session.all_gather(&own, timeout)?;

@@ -64,6 +64,7 @@ pub use onesided::{Batch, InvalidKey, Remote, RemoteKey, Shared};
 pub use operation::Operation;
 pub use options::{DEFAULT_POOL, DEFAULT_SILENCE, DEFAULT_TIMEOUT, FabricOptions, Flow, OptionsError, PollPolicy};
 pub use probe::RailProbe;
+pub use processors::unbind_thread;
 pub use providers::{Cables, Providers, Tcp};
 pub use recorder::{Action, Recorder, Running, What};
 pub use regroup::RecoveryError;

@@ -1,6 +1,7 @@
 //! Which processors ranks run on: what one can see is its own part of a machine, if whoever started it bound it to that.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
 
@@ -47,6 +48,37 @@ fn allowed() -> Option<BTreeSet<u16>> {
     None
 }
 
+/// Those that this process could run on when it first asked.
+static AT_FIRST: OnceLock<Option<BTreeSet<u16>>> = OnceLock::new();
+
+/// Remembers the processors of this process, before its program binds any thread.
+pub(crate) fn remember() {
+    AT_FIRST.get_or_init(allowed);
+}
+
+/// Lets the calling thread run on all processors that this process had when it first started a fabric. A thread begins with those of the thread
+/// that makes it, and a program that has bound itself to one of them would wait there for what is to go on beside it.
+pub fn unbind_thread() {
+    if let Some(Some(processors)) = AT_FIRST.get() {
+        run_on(processors);
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn run_on(processors: &BTreeSet<u16>) {
+    use rustix::thread::{CpuSet, sched_setaffinity};
+
+    let mut set = CpuSet::new();
+    processors.iter().for_each(|cpu| set.set((*cpu).into()));
+    // Whoever is bound by others meanwhile stays so.
+    if let Err(error) = sched_setaffinity(None, &set) {
+        tracing::debug!(%error, "a thread stays bound to the processors of the one that made it");
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn run_on(_processors: &BTreeSet<u16>) {}
+
 /// How many processors ranks of one machine have between them; one at least.
 pub(crate) fn count(ranks: &[&Processors]) -> usize {
     let (mut all, mut most) = (BTreeSet::<u16>::new(), usize::MAX);
@@ -74,6 +106,29 @@ pub(crate) fn are_shared(ranks: &[&Processors]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// As with programs that bind the thread which computes, and start calls from it.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_thread_of_one_that_is_bound_is_free() {
+        // Threads of tests are bound to nothing.
+        remember();
+        let all = allowed().expect("the system tells");
+        let one = BTreeSet::from([*all.first().expect("it runs somewhere")]);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                run_on(&one);
+                assert_eq!(allowed(), Some(one.clone()));
+                let made = scope.spawn(|| {
+                    let at_first = allowed();
+                    unbind_thread();
+                    (at_first, allowed())
+                });
+                assert_eq!(made.join().expect("it does not panic"), (Some(one.clone()), Some(all.clone())));
+                assert_eq!(allowed(), Some(one.clone()), "this one stays where it is");
+            });
+        });
+    }
 
     #[test]
     fn ranks_share_processors_if_some_of_them_have_too_few() {

@@ -11,6 +11,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use crate::lanes::{Lanes, OFTEN};
+use crate::processors::unbind_thread;
 
 /// How often it looks whether the program still waits by itself.
 const NAP: Duration = Duration::from_millis(1);
@@ -59,7 +60,10 @@ impl Progress {
         self.shared.opened.notify_one();
         if thread.is_none() {
             let shared = self.shared.clone();
-            let spawned = thread::Builder::new().name("fulmen-progress".into()).spawn(move || shared.run());
+            let spawned = thread::Builder::new().name("fulmen-progress".into()).spawn(move || {
+                unbind_thread();
+                shared.run();
+            });
             match spawned {
                 Ok(handle) => *thread = Some(handle),
                 // Operations then move on whenever the program waits or tests.

@@ -298,7 +298,8 @@ impl Spec {
                 return Err(BenchError::Partial { option, bytes, dtype, element });
             }
         }
-        if let Some(algorithm) = self.algorithm.filter(|algorithm| !algorithm.is_in_rank_order() && dtype.is_float()) {
+        let adds = matches!(self.op, Op::AllReduce | Op::Reduce | Op::ReduceScatter | Op::Scan) && dtype.is_float();
+        if let Some(algorithm) = self.algorithm.filter(|algorithm| adds && !algorithm.is_in_rank_order()) {
             return Err(BenchError::Order { algorithm, dtype });
         }
         if self.overlap && (self.op.is_between_pairs() || self.op == Op::Barrier) {
