@@ -147,6 +147,11 @@ impl Cut {
         Cut { piece, places: (way / (piece + GAP)).max(LEAST_PLACES) as u64 }
     }
 
+    /// Bytes that it goes over.
+    pub(super) fn way(self) -> usize {
+        self.places as usize * (self.piece + GAP)
+    }
+
     /// Where a piece lies.
     pub(super) fn at(self, piece: u64) -> usize {
         STAGE + (piece % self.places) as usize * (self.piece + GAP)
