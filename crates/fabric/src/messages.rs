@@ -194,8 +194,8 @@ impl Fabric {
     /// [`FabricError::NoSuchRank`] and [`FabricError::PeerLost`]; what happens later, the handle tells.
     pub fn start_send(&self, to: u32, tag: u64, data: &Exposed) -> Result<Operation, FabricError> {
         if to == self.rank() {
-            let running = self.inner.recorder.begin(What::of(Action::Send, to, tag, data.len()).started());
             self.send_own(tag, copy(data))?;
+            let running = self.inner.recorder.begin(What::of(Action::Send, to, tag, data.len()).started());
             return Ok(Operation::ended(self, to, SEND, data.len() as u64).recorded(running));
         }
         let op = self.begin_send(SEND, to, tag, data)?;

@@ -4,6 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use fulmen_collectives::{CollectiveError, Group, Handle, ReduceOp};
+use fulmen_fabric::FabricError;
 use fulmen_soft::Profile;
 
 use crate::world::{run_by_messages, run_group, run_over_hosts};
@@ -144,10 +145,13 @@ fn calls_that_wait_for_one_another_end() {
 #[test]
 fn a_call_waits_for_many_that_go_on() {
     run_group(2, |group| {
+        // Each waits so long for what nobody sends.
+        let each = Duration::from_millis(200);
         let many: Vec<_> = (0..12)
             .map(|_| {
-                group.start((), |group, ()| {
-                    std::thread::sleep(Duration::from_millis(200));
+                group.start([0_u8], move |group, data| {
+                    let missing = group.with_deadline(each).recv(data, 1 - group.rank(), 1).unwrap_err();
+                    assert!(matches!(missing, CollectiveError::Fabric(FabricError::TimedOut { .. })), "{missing}");
                     group.barrier()
                 })
             })
