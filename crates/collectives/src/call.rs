@@ -61,6 +61,16 @@ impl Kind {
         matches!(self, Kind::Broadcast | Kind::Reduce | Kind::Gather | Kind::Scatter)
     }
 
+    /// Whether one rank gives all.
+    pub(crate) fn is_given_by_one(self) -> bool {
+        matches!(self, Kind::Broadcast | Kind::Scatter)
+    }
+
+    /// Whether no rank can be done before all have come.
+    pub(crate) fn is_mutual(self) -> bool {
+        !self.has_root() && self != Kind::Scan
+    }
+
     /// Whether ranks need different parts of a contribution, and not all of it.
     pub(crate) fn is_by_parts(self) -> bool {
         matches!(self, Kind::ReduceScatter | Kind::Scatter | Kind::AllToAll)

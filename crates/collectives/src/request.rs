@@ -144,6 +144,17 @@ impl Request<'_> {
         }
     }
 
+    /// Whether this rank is done only after a peer has come: it has something for this rank. Of calls in which all have something for all, also
+    /// if that is of no length.
+    pub(crate) fn awaits(&self, peer: u32) -> bool {
+        match self.call.kind {
+            Kind::Broadcast | Kind::Scatter => peer == self.call.root,
+            Kind::Reduce | Kind::Gather => self.rank == self.call.root,
+            Kind::Scan => peer < self.rank,
+            _ => true,
+        }
+    }
+
     /// The bytes that are needed, of those that lie in this piece of what is needed.
     pub(crate) fn needed_in(&self, piece: &Range<usize>, from: u32, to: u32) -> Range<usize> {
         clip(&self.needed(from, to), piece)

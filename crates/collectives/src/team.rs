@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fulmen_fabric::{Fabric, On};
+use fulmen_fabric::Fabric;
 
 /// Who is in a group, in the order of its ranks.
 #[derive(Clone)]
@@ -10,8 +10,6 @@ pub(crate) struct Team {
     pub(crate) fabric: Fabric,
     /// By rank of the group, the rank of the fabric.
     ranks: Arc<[u32]>,
-    /// Without this one.
-    others: Arc<[u32]>,
     rank: usize,
 }
 
@@ -25,8 +23,7 @@ impl Team {
     /// These, if this rank is one of them.
     pub(crate) fn of(fabric: &Fabric, ranks: &[u32]) -> Option<Team> {
         let rank = ranks.iter().position(|rank| *rank == fabric.rank())?;
-        let others = ranks.iter().copied().filter(|other| *other != fabric.rank()).collect();
-        Some(Team { fabric: fabric.clone(), ranks: ranks.into(), others, rank })
+        Some(Team { fabric: fabric.clone(), ranks: ranks.into(), rank })
     }
 
     /// This rank in the group.
@@ -47,10 +44,5 @@ impl Team {
     #[inline]
     pub(crate) fn in_fabric(&self, rank: usize) -> u32 {
         self.ranks[rank]
-    }
-
-    /// Whoever waits for all of them.
-    pub(crate) fn others(&self) -> On<'_> {
-        On::Ranks(&self.others)
     }
 }

@@ -10,7 +10,8 @@ use smallvec::SmallVec;
 
 use super::layout::Counter;
 use super::results::stores_for;
-use super::{Agreed, FEW, Ongoing, Places, Progress, Windows};
+use super::announce::Agreed;
+use super::{FEW, Ongoing, Places, Progress, Windows};
 use crate::CollectiveError;
 use crate::call::{Call, Kind};
 use crate::request::{Output, Request, reduce, sources};
@@ -26,7 +27,7 @@ impl Windows {
         (all && apart).then_some(&agreed.inputs)
     }
 
-    /// Every rank reads what it needs from its peers' memory, and none returns before all have.
+    /// Every rank reads what it needs from its peers' memory, and none returns while others read its own.
     pub(super) fn pull(
         &self,
         request: &mut Request<'_>,
@@ -39,14 +40,18 @@ impl Windows {
             let (pool, at) = inputs[peer as usize];
             Source::Exposed(pool, at + range.start)
         });
-        self.finish(ongoing)
+        self.finish(ongoing, |peer| !request.needed(self.rank as u32, peer as u32).is_empty())
     }
 
-    /// Waits until no peer works on this rank's memory any more, and tells them that this rank does not on theirs.
-    pub(super) fn finish(&self, ongoing: &mut Ongoing<'_>) -> Result<(), CollectiveError> {
+    /// Tells all that this rank does not work on their memory any more, and waits until those who do so on its own are done.
+    pub(super) fn finish(
+        &self,
+        ongoing: &mut Ongoing<'_>,
+        users: impl Fn(usize) -> bool,
+    ) -> Result<(), CollectiveError> {
         self.window.local().words()[Counter::Done.word()].store(ongoing.sequence, Ordering::Release);
         ongoing.owes_ring = true;
-        self.await_counter(ongoing, Counter::Done, ongoing.sequence)?;
+        self.await_counter(ongoing, Counter::Done, ongoing.sequence, users)?;
         self.settle(ongoing);
         // Before the caller hands memory back: a peer that gave up on this rank may have used its own for other things.
         self.check_poison(ongoing.sequence)
@@ -97,32 +102,32 @@ impl Windows {
         let [input, output] = self.own_places(request);
         let gets = gets(&call, self.rank);
         if input.is_none() || gets && output.is_none() {
-            self.announce_places(&call, [None; 2], ongoing);
+            self.announce_places(&call, [None; 2], ongoing, &progress.history);
             // Whoever has none for what it contributes has it read from a stage.
             return self.staged(request, ongoing, progress, false);
         }
         let direct = |agreed: &Agreed| agreed.inputs.iter().all(Option::is_some);
         if !gets {
-            self.announce_places(&call, [input, None], ongoing);
-            let agreed = self.agree_on_places(&call, [input, None], ongoing)?;
+            self.announce_places(&call, [input, None], ongoing, &progress.history);
+            let agreed = self.agree_on_places(&call, [input, None], ongoing, &mut progress.history, |_| true)?;
             if direct(&agreed) {
                 self.reduce_share(&call, share, ongoing, Source::Plain(request.contribution()), None, &agreed)?;
-                return self.finish(ongoing);
+                return self.finish(ongoing, |_| true);
             }
             return self.staged(request, ongoing, progress, true);
         }
         // Peers write into the output as soon as they have read the announcement.
         let Output::Buffer(memory) = &mut request.output else { unreachable!("it lies in the pool") };
         let Some(lent) = memory.lend() else { unreachable!("it lies in the pool") };
-        self.announce_places(&call, [input, output], ongoing);
-        let agreed = self.agree_on_places(&call, [input, output], ongoing)?;
+        self.announce_places(&call, [input, output], ongoing, &progress.history);
+        let agreed = self.agree_on_places(&call, [input, output], ongoing, &mut progress.history, |_| true)?;
         if direct(&agreed) {
             let own = match request.input {
                 Some(input) => Source::Plain(input.bytes()),
                 None => Source::Exposed(lent.exposed(), 0),
             };
             self.reduce_share(&call, share, ongoing, own, Some(lent.exposed()), &agreed)?;
-            self.finish(ongoing)?;
+            self.finish(ongoing, |_| true)?;
             lent.finish();
             return Ok(());
         }

@@ -4,9 +4,9 @@
 //! 0        hello: ready, the pool's key, the pool's length, whether the rank has a processor
 //! 128      poison: the sequence of the call that failed, the text's length, the text
 //! 1024     counters, each in a pair of lines of its own
-//! 2048     two announcements, each in a pair of lines of its own: the call, with up to 40 bytes inline or where its data lies
-//! 4096     two slots of 16 KiB, for what does not fit into an announcement
-//! 36864    the stage: pieces of plain memory
+//! 2048     sixteen announcements, each in a pair of lines of its own: the call, with up to 32 bytes inline or where its data lies
+//! 4096     four slots of 16 KiB, for what does not fit into an announcement
+//! 69632    the stage: pieces of plain memory
 //! ```
 
 use std::ops::Range;
@@ -42,26 +42,38 @@ impl Counter {
 
 const ANNOUNCEMENTS: usize = 2048;
 
-/// The announcements and slots are used in turn: a rank announces call s + 2 only after all have announced s + 1, and so
-/// have read what it announced for s.
-const TURNS: u64 = 2;
+/// So many calls a rank may be ahead of the last one that it knows all others to have announced: whoever waits for nobody need not look at the
+/// others each time.
+pub(super) const LEAD: u64 = 7;
+
+/// Announcements that are kept. Another rank's is compared by call s + 1 + LEAD at the latest, before this one's is announced, and nobody is
+/// further ahead of it than LEAD.
+pub(super) const LINES: u64 = 16;
+const _: () = assert!(LINES > 2 * LEAD + 1);
+
+/// The same for what fills a slot: it is written anew when all have announced the call after the one that it was written for.
+pub(super) const SLOT_LEAD: u64 = TURNS - 1;
+const TURNS: u64 = 4;
+const _: () = assert!(SLOT_LEAD <= LEAD);
 
 /// The first word of the announcement of a call.
 pub(super) const fn announcement(sequence: u64) -> usize {
-    (ANNOUNCEMENTS + (sequence % TURNS) as usize * PAIR) / 8
+    (ANNOUNCEMENTS + (sequence.wrapping_mul(9) % LINES) as usize * PAIR) / 8
 }
 
-/// Words of an announcement, which is one line: sequence, call (2), and inline data (5) or where the data lies (2).
+/// Words of an announcement, which is one line: sequence, call (2), what stands for all calls before, and inline data (4) or where the data
+/// lies (2).
 pub(super) const LINE_WORDS: usize = 8;
 pub(super) const CALL: usize = 1;
-const INLINE: usize = 3;
+pub(super) const HISTORY: usize = 3;
+const INLINE: usize = 4;
 pub(super) const INPUT_AT: usize = INLINE;
 pub(super) const OUTPUT_AT: usize = INLINE + 1;
 
 /// The longest contribution that travels in the announcement, in bytes.
-const INLINE_MAX: usize = (LINE_WORDS - INLINE) * 8;
+pub(super) const INLINE_MAX: usize = (LINE_WORDS - INLINE) * 8;
 
-const SLOTS: usize = 4096;
+const SLOTS: usize = ANNOUNCEMENTS + LINES as usize * PAIR;
 
 /// The longest contribution that may go through a slot, in bytes: where ranks share processors, twice as fast as through the stages.
 pub(crate) const SLOT: usize = 16 << 10;
@@ -100,7 +112,7 @@ const STAGE: usize = SLOTS + TURNS as usize * SLOT;
 const STAGE_LEN: usize = 4 << 20;
 
 /// How data goes over the stages.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 pub(super) struct Cut {
     /// Bytes of a piece.
     pub(super) piece: usize,
@@ -206,5 +218,68 @@ mod tests {
                 }
             }
         }
+    }
+
+    const RANKS: usize = 3;
+
+    /// A rank as far as the rules of announcements and slots go.
+    #[derive(Clone, Copy, Default)]
+    struct Rank {
+        announced: u64,
+        met: u64,
+        /// It has read what it needs for the call that it has announced.
+        done: bool,
+    }
+
+    /// Ranks that make the same calls and take their steps in an order that looks as if it was drawn; each call is one of all, or one rank
+    /// gives or takes. Whether what a rank wrote for call s is there whenever another one reads it, if call s + `lines` writes over its
+    /// announcement, and call s + `slots` over its slot, which is read in that call alone.
+    fn is_kept(lead: u64, lines: u64, slots: u64) -> bool {
+        let mut drawn = 1_u64;
+        let mut below = |end: u64| {
+            drawn = drawn.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (drawn >> 33) % end
+        };
+        let mut ranks = [Rank { done: true, ..Rank::default() }; RANKS];
+        let calls: Vec<(u64, usize)> = (0..20_000).map(|_| (below(6), below(RANKS as u64) as usize)).collect();
+        let awaits = |rank: usize, peer: usize, call: u64| match calls[call as usize] {
+            (0, _) => true,
+            (1..4, root) => peer == root,
+            (_, root) => rank == root,
+        };
+        let mut favoured = 0;
+        while ranks.iter().any(|rank| rank.announced + 1 < calls.len() as u64) {
+            // One is much faster than the others for a while.
+            favoured = if below(50) == 0 { below(RANKS as u64) as usize } else { favoured };
+            let at = if below(4) > 0 { favoured } else { below(RANKS as u64) as usize };
+            let Rank { announced, met, done } = ranks[at];
+            let peers = (0..RANKS).filter(|peer| *peer != at);
+            // Where it looks for the others' announcements now, if they are there.
+            let (call, kept, of): (u64, u64, Vec<usize>) = match done {
+                true if announced + 1 == calls.len() as u64 => continue,
+                true if announced + 1 <= met + lead => {
+                    ranks[at] = Rank { announced: announced + 1, met, done: false };
+                    continue;
+                }
+                true => (announced + 1 - lead.div_ceil(2), lines, peers.collect()),
+                false => (announced, slots.min(lines), peers.filter(|peer| awaits(at, *peer, announced)).collect()),
+            };
+            if of.iter().any(|peer| ranks[*peer].announced < call) {
+                continue;
+            }
+            if of.iter().any(|peer| ranks[*peer].announced >= call + kept) {
+                return false;
+            }
+            let all = of.len() + 1 == RANKS;
+            ranks[at] = Rank { announced, met: if all { met.max(call) } else { met }, done: true };
+        }
+        true
+    }
+
+    #[test]
+    fn what_is_read_was_not_written_anew() {
+        assert!(is_kept(LEAD, LINES, LINES));
+        assert!(is_kept(SLOT_LEAD, LINES, TURNS));
+        assert!(!is_kept(SLOT_LEAD, LINES, TURNS - 1) && !is_kept(LEAD, LEAD, LINES), "others would have to read at once");
     }
 }

@@ -1,16 +1,17 @@
 //! Collectives where ranks map one another's memory.
 //!
-//! A call goes like this. A rank *announces* it: what it calls, and up to 40 bytes of data or where the data lies. It waits
-//! for the announcements of all others, and compares them with its own. Only then is data touched:
+//! A call goes like this. A rank *announces* it: what it calls, and up to 32 bytes of data or where the data lies. It waits
+//! for the announcements of those whose data it needs, and compares them with its own ([`announce`]). Only then is data touched:
 //!
 //! - little of it is in the announcements or in slots beside them, and each rank computes for itself;
-//! - between buffers, ranks work straight on each other's memory ([`direct`]), count *done*, and return when all have;
-//! - plain memory goes in pieces through the stages ([`staged`]), and ranks return when all have taken what they need.
+//! - between buffers, ranks work straight on each other's memory ([`direct`]), count *done*, and return when nobody reads theirs;
+//! - plain memory goes in pieces through the stages ([`staged`]), from which others may still read when a rank returns.
 //!
 //! A rank that fails marks its part as poisoned before it returns. Whoever waits looks at the marks, and looks once more
 //! after the last wait: a rank that was stopped in the middle of a call, while the others gave up on it and used their
 //! memory for other things, finds the mark when it goes on.
 
+mod announce;
 mod direct;
 mod layout;
 mod pace;
@@ -18,10 +19,10 @@ mod results;
 mod staged;
 #[cfg(test)]
 mod tests;
+mod waits;
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
-use std::task::Poll;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use fulmen_fabric::{OpName, RegionRef, Running, Window};
 use fulmen_kernels::{Source, Stores, copy_in_with};
@@ -29,16 +30,13 @@ use fulmen_memory::{Exposed, Region};
 use smallvec::SmallVec;
 
 use crate::CollectiveError;
-use crate::call::{Call, Kind};
+use crate::call::Kind;
 use crate::deadline::Deadline;
 use crate::request::Request;
 use crate::team::Team;
-use layout::Counter;
+use announce::History;
+use layout::Cut;
 pub(crate) use layout::SLOT;
-
-/// Looks at the others before this rank wakes them, where each rank has a processor: those that come at about the same
-/// time have no need to be woken first.
-const EAGER_LOOKS: u32 = 64;
 
 /// The group's window, and the peers' pools.
 pub(crate) struct Windows {
@@ -57,8 +55,11 @@ pub(crate) struct Windows {
 /// What goes on from call to call.
 #[derive(Default)]
 pub(crate) struct Progress {
-    /// Pieces that all have put on their stages so far.
+    history: History,
+    /// Pieces that all have put on their stages so far, or will.
     pieces: u64,
+    /// How this rank's stage was gone over when it last put something there.
+    cut: Option<Cut>,
     paces: pace::Paces,
 }
 
@@ -91,14 +92,6 @@ impl<'a> Ongoing<'a> {
     }
 }
 
-/// What all ranks said about a call that they all make.
-struct Agreed {
-    /// By rank, where its contribution lies in its pool, if it lies there.
-    inputs: Places,
-    /// The same for the outputs.
-    outputs: Places,
-}
-
 /// Of so many ranks, what is known of each does not have to be allocated.
 const FEW: usize = 16;
 
@@ -126,15 +119,6 @@ impl Place {
     }
 }
 
-/// The line in which a rank announces a call.
-type Line = [AtomicU64; layout::LINE_WORDS];
-
-/// The call in an announcement.
-#[inline]
-fn announced(line: &Line) -> [u64; 2] {
-    [line[layout::CALL].load(Ordering::Relaxed), line[layout::CALL + 1].load(Ordering::Relaxed)]
-}
-
 impl Windows {
     /// Bytes of a rank's part of the window.
     pub(crate) const LEN: usize = layout::LEN;
@@ -156,7 +140,7 @@ impl Windows {
         let mut windows = Windows { team, window, rank, size, pool, pools, busy };
         let mut ongoing = Ongoing::new("group", 0, deadline, &|| Running::NONE);
         ongoing.owes_ring = true;
-        windows.await_peers(&mut ongoing, |words| words[layout::HELLO].load(Ordering::Acquire) != 0)?;
+        windows.await_ranks(&mut ongoing, |_, words| words[layout::HELLO].load(Ordering::Acquire) != 0)?;
         windows.settle(&mut ongoing);
         for peer in (0..size).filter(|peer| *peer != rank) {
             let hello = &windows.words(peer)[layout::HELLO..];
@@ -182,24 +166,28 @@ impl Windows {
             true => (layout::READ_IN_PLACE, layout::staged(request.call.kind == Kind::AllReduce, self.size)),
             false => (layout::SLOT + 1, layout::SLOT + 1),
         };
-        if longest < copied {
-            self.in_slots::<false>(request, ongoing, progress, longest)
-        } else if longest < in_slots {
-            self.in_slots::<true>(request, ongoing, progress, longest)
-        } else if reduces && longest >= layout::REDUCE_SHARES {
-            self.reduce(request, ongoing, progress)
-        } else {
-            let own = self.own_places(request);
-            self.announce_places(&request.call, own, ongoing);
-            if own[0].is_none() && request.contributed(self.rank as u32) > 0 {
-                // It can only be read from a stage.
-                return self.staged(request, ongoing, progress, false);
-            }
-            let agreed = self.agree_on_places(&request.call, own, ongoing)?;
-            match self.contributions(request, &agreed) {
-                Some(inputs) => self.pull(request, ongoing, inputs),
-                None => self.staged(request, ongoing, progress, true),
-            }
+        if longest < copied || longest < in_slots && !request.call.kind.is_mutual() {
+            return self.in_slots::<false>(request, ongoing, progress, longest);
+        }
+        if longest < in_slots {
+            return self.in_slots::<true>(request, ongoing, progress, longest);
+        }
+        let history = &mut progress.history;
+        self.make_room(ongoing, history, layout::LEAD)?;
+        if reduces && longest >= layout::REDUCE_SHARES {
+            return self.reduce(request, ongoing, progress);
+        }
+        let own = self.own_places(request);
+        self.announce_places(&request.call, own, ongoing, history);
+        if own[0].is_none() && request.contributed(self.rank as u32) > 0 {
+            // It can only be read from a stage.
+            return self.staged(request, ongoing, progress, false);
+        }
+        let (alone, root) = (request.call.kind.is_given_by_one(), request.call.root as usize);
+        let agreed = self.agree_on_places(&request.call, own, ongoing, history, |peer| !alone || peer == root)?;
+        match self.contributions(request, &agreed) {
+            Some(inputs) => self.pull(request, ongoing, inputs),
+            None => self.staged(request, ongoing, progress, true),
         }
     }
 
@@ -207,13 +195,6 @@ impl Windows {
     #[inline]
     fn words(&self, rank: usize) -> &[AtomicU64] {
         self.window.peer(rank as u32).words()
-    }
-
-    /// Where a rank announces a call.
-    #[inline]
-    fn line(&self, rank: usize, sequence: u64) -> &Line {
-        let words = &self.words(rank)[layout::announcement(sequence)..];
-        words.first_chunk().expect("announcements lie in front of the stage")
     }
 
     fn peers(&self) -> impl Iterator<Item = usize> + use<> {
@@ -233,85 +214,12 @@ impl Windows {
         [request.contribution_at(self.pool), request.output_at(self.pool)]
     }
 
-    /// Announces a call and where its data lies.
-    fn announce_places(&self, call: &Call, [input, output]: [Option<u64>; 2], ongoing: &mut Ongoing<'_>) {
-        let line = self.line(self.rank, ongoing.sequence);
-        let mut flags = 0;
-        for (at, what) in [(input, Place::Input), (output, Place::Output)] {
-            if let Some(at) = at {
-                line[what.word()].store(at, Ordering::Relaxed);
-                flags |= what.flag();
-            }
-        }
-        self.announce(line, call.encode(flags), ongoing);
-    }
-
-    /// Waits until all have announced the call, and learns where the others' data lies.
-    fn agree_on_places(
-        &self,
-        call: &Call,
-        [input, output]: [Option<u64>; 2],
-        ongoing: &mut Ongoing<'_>,
-    ) -> Result<Agreed, CollectiveError> {
-        self.agree(call, ongoing)?;
-        let places = |own: Option<u64>, what| {
-            // Peers are reading its own line.
-            let place = |rank| {
-                if rank == self.rank { own.map(|at| at as usize) } else { self.place(ongoing.sequence, rank, what) }
-            };
-            (0..self.size).map(place).collect()
-        };
-        let agreed = Agreed { inputs: places(input, Place::Input), outputs: places(output, Place::Output) };
-        self.set_about(ongoing);
-        Ok(agreed)
-    }
-
-    /// All have announced a call, and this rank has long work to do for it.
+    /// All whom this rank needs have announced a call, and it has long work to do for it.
     fn set_about(&self, ongoing: &mut Ongoing<'_>) {
         // If it came last, it found all announced, and the others may be parked.
         self.settle(ongoing);
         #[cfg(test)]
         tests::agreed(ongoing);
-    }
-
-    #[inline]
-    fn announce(&self, line: &Line, call: [u64; 2], ongoing: &mut Ongoing<'_>) {
-        line[layout::CALL].store(call[0], Ordering::Relaxed);
-        line[layout::CALL + 1].store(call[1], Ordering::Relaxed);
-        line[0].store(ongoing.sequence, Ordering::Release);
-        ongoing.owes_ring = true;
-        // While the line is on its way to the peers.
-        let _ = ongoing.begun();
-    }
-
-    /// Waits for all announcements and compares them with this rank's own.
-    #[inline]
-    fn agree(&self, call: &Call, ongoing: &mut Ongoing<'_>) -> Result<(), CollectiveError> {
-        let sequence = ongoing.sequence;
-        let line = layout::announcement(sequence);
-        self.await_peers(ongoing, |words| words[line].load(Ordering::Acquire) == sequence)?;
-        let mine = call.encode(0);
-        for rank in self.peers() {
-            let theirs = announced(self.line(rank, sequence));
-            if !Call::is_same(mine, theirs) {
-                return Err(CollectiveError::Mismatch {
-                    operation: call.kind.name(),
-                    sequence,
-                    mine: call.to_string(),
-                    theirs: Call::describe(theirs),
-                    rank: rank as u32,
-                });
-            }
-        }
-        Ok(())
-    }
-
-    /// Where a peer says, in its announcement, that its contribution lies in its pool, or its output, if it lies there.
-    #[inline]
-    fn place(&self, sequence: u64, peer: usize, what: Place) -> Option<usize> {
-        let line = self.line(peer, sequence);
-        let lies_there = Call::flags(announced(line)) & what.flag() != 0;
-        lies_there.then(|| line[what.word()].load(Ordering::Relaxed) as usize)
     }
 
     /// Runs a call of which each rank reads what is in its peers' announcements or slots; or, `IN_PLACE`, in their buffers, if these stay as
@@ -323,22 +231,25 @@ impl Windows {
         progress: &mut Progress,
         longest: usize,
     ) -> Result<(), CollectiveError> {
-        let line = self.line(self.rank, ongoing.sequence);
         let slot = layout::slot(ongoing.sequence, longest);
-        let stays = request.input.is_some() || request.call.kind == Kind::Broadcast;
-        let place = if IN_PLACE && stays { request.contribution_at(self.pool) } else { None };
+        let writes = longest > layout::INLINE_MAX && request.contributed(self.rank as u32) > 0;
+        self.make_room(ongoing, &mut progress.history, if writes { layout::SLOT_LEAD } else { layout::LEAD })?;
+        let place = if IN_PLACE && request.input.is_some() { request.contribution_at(self.pool) } else { None };
         // What is read in place tells nothing of how slots are written faster.
         let mut trial = None;
         match place {
-            Some(at) => line[Place::Input.word()].store(at, Ordering::Relaxed),
+            Some(at) => self.line(self.rank, ongoing.sequence)[Place::Input.word()].store(at, Ordering::Relaxed),
             None => {
                 let begun = trial.insert(progress.paces.begin(request.call.kind, longest));
                 copy_in_with(request.contribution(), self.window.local(), slot, begun.stores);
             }
         }
         let mut in_place = place.is_some();
-        self.announce(line, request.call.encode(if in_place { Place::Input.flag() } else { 0 }), ongoing);
-        self.agree(&request.call, ongoing)?;
+        let history = &mut progress.history;
+        self.announce(request.call.encode(if in_place { Place::Input.flag() } else { 0 }), ongoing, history);
+        // Others have read what the call before wrote when they come to this one.
+        let together = trial.as_ref().is_some_and(pace::Trial::is_measured);
+        self.agree(&request.call, ongoing, history, |peer| together || request.awaits(peer as u32))?;
         let span = 0..request.span();
         if IN_PLACE {
             let mut parts: SmallVec<[(&Exposed, usize); FEW]> = SmallVec::new();
@@ -362,125 +273,9 @@ impl Windows {
             progress.paces.end(&trial);
         }
         if in_place {
-            return self.finish(ongoing);
+            return self.finish(ongoing, |_| place.is_some());
         }
         self.settle(ongoing);
         self.check_poison(ongoing.sequence)
-    }
-
-    /// Adds to one of this rank's counters and wakes who waits for it.
-    fn count(&self, counter: Counter, value: u64) {
-        self.window.local().words()[counter.word()].store(value, Ordering::Release);
-        self.ring_all();
-    }
-
-    /// Waits until a counter of all peers has reached `value`.
-    fn await_counter(&self, ongoing: &mut Ongoing<'_>, counter: Counter, value: u64) -> Result<(), CollectiveError> {
-        self.await_counter_of(ongoing, counter, value, |_| true)
-    }
-
-    /// The same for some of them.
-    fn await_counter_of(
-        &self,
-        ongoing: &mut Ongoing<'_>,
-        counter: Counter,
-        value: u64,
-        of: impl Fn(usize) -> bool,
-    ) -> Result<(), CollectiveError> {
-        self.await_ranks(ongoing, |rank, words| !of(rank) || words[counter.word()].load(Ordering::Acquire) >= value)
-    }
-
-    /// Waits until all peers are ready, one of them is poisoned, or the fabric sees no hope.
-    fn await_peers(
-        &self,
-        ongoing: &mut Ongoing<'_>,
-        ready: impl Fn(&[AtomicU64]) -> bool,
-    ) -> Result<(), CollectiveError> {
-        self.await_ranks(ongoing, |_, words| ready(words))
-    }
-
-    fn await_ranks(
-        &self,
-        ongoing: &mut Ongoing<'_>,
-        ready: impl Fn(usize, &[AtomicU64]) -> bool,
-    ) -> Result<(), CollectiveError> {
-        let mut next = 0;
-        let mut look = || {
-            while next < self.size && (next == self.rank || ready(next, self.words(next))) {
-                next += 1;
-            }
-            next == self.size
-        };
-        if look() {
-            return Ok(());
-        }
-        if ongoing.owes_ring {
-            if self.busy {
-                for _ in 0..EAGER_LOOKS {
-                    if look() {
-                        return Ok(());
-                    }
-                }
-            }
-            self.settle(ongoing);
-        }
-        let sequence = ongoing.sequence;
-        let waited = self.team.fabric.wait(ongoing.operation, self.team.others(), ongoing.deadline.left(), || {
-            if look() {
-                return Poll::Ready(Ok(()));
-            }
-            self.check_poison(sequence).map_or_else(|poisoned| Poll::Ready(Err(poisoned)), |()| Poll::Pending)
-        });
-        waited?
-    }
-
-    /// Wakes peers that may be parked, if something was written since the last time.
-    fn settle(&self, ongoing: &mut Ongoing<'_>) {
-        if std::mem::take(&mut ongoing.owes_ring) {
-            self.ring_all();
-        }
-    }
-
-    fn ring_all(&self) {
-        for peer in self.peers() {
-            self.window.ring(peer as u32);
-        }
-    }
-
-    /// Marks this rank's part, so that no peer goes on with this call or a later one.
-    pub(crate) fn poison(&self, sequence: u64, why: &str) {
-        let mut end = why.len().min(layout::POISON_TEXT_MAX);
-        while !why.is_char_boundary(end) {
-            end -= 1;
-        }
-        let local = self.window.local();
-        local.write(layout::POISON_TEXT, &why.as_bytes()[..end]);
-        let words = &local.words()[layout::POISON / 8..];
-        words[1].store(end as u64, Ordering::Relaxed);
-        words[0].store(sequence, Ordering::Release);
-        // The mark is there before the caller uses its memory for anything else.
-        fence(Ordering::SeqCst);
-        self.ring_all();
-    }
-
-    /// Fails if a peer has failed in this call or before it.
-    fn check_poison(&self, sequence: u64) -> Result<(), CollectiveError> {
-        // What was read of the peers' memory was read before the marks are.
-        fence(Ordering::Acquire);
-        for peer in self.peers() {
-            let failed = self.words(peer)[layout::POISON / 8].load(Ordering::Acquire);
-            if failed != 0 && failed <= sequence {
-                return Err(CollectiveError::Poisoned { cause: self.poison_of(peer).into() });
-            }
-        }
-        Ok(())
-    }
-
-    #[cold]
-    fn poison_of(&self, peer: usize) -> String {
-        let len = self.words(peer)[layout::POISON / 8 + 1].load(Ordering::Relaxed) as usize;
-        let mut text = vec![0; len.min(layout::POISON_TEXT_MAX)];
-        self.window.peer(peer as u32).read(layout::POISON_TEXT, &mut text);
-        String::from_utf8_lossy(&text).into_owned()
     }
 }

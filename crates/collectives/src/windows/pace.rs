@@ -46,6 +46,13 @@ pub(super) struct Trial {
     begun: Option<Instant>,
 }
 
+impl Trial {
+    /// It is to end when all ranks have what they need.
+    pub(super) fn is_measured(&self) -> bool {
+        self.begun.is_some()
+    }
+}
+
 impl Paces {
     /// A call that begins to write.
     pub(super) fn begin(&mut self, kind: Kind, len: usize) -> Trial {

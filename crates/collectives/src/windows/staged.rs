@@ -59,10 +59,12 @@ impl Pieces {
 }
 
 impl Windows {
-    /// Runs a call that was announced, whatever memory the ranks have. `agreed`: all have announced it.
+    /// Runs a call that was announced, whatever memory the ranks have. `agreed`: those that have something for this rank have announced it,
+    /// too.
     ///
     /// At any time, piece t is put on the stage, piece t - 1 is taken (or reduced, and t - 2 taken), so that a rank that
-    /// comes late to one piece need not make the others wait.
+    /// comes late to one piece need not make the others wait. A rank that has put and taken all returns: what lies on its stage stays there
+    /// until it has been taken.
     pub(super) fn staged(
         &self,
         request: &mut Request<'_>,
@@ -99,28 +101,33 @@ impl Windows {
         let givers: Ranks = (0..self.size).map(|peer| needs(peer, self.rank)).collect();
         let takers: Ranks = (0..self.size).map(|peer| needs(self.rank, peer)).collect();
         let (gives, takes) = (takers.contains(&true), givers.contains(&true));
+        // What was put there in another cut lies across any of this one's places.
+        let recut = gives && progress.cut.replace(cut) != Some(cut);
         let lag = if shares { 2 } else { 1 };
         for piece in base..end + lag {
             if piece < end && gives {
-                self.put(request, ongoing, (pieces, piece), &takers, (stores, onto_stage))?;
+                // What lay there may be an earlier call's, and have been for others.
+                let room = (piece + 1).saturating_sub(cut.places).max(if recut { base } else { 0 });
+                self.await_counter(ongoing, Counter::Taken, room, |peer| takers[peer] || room <= base)?;
+                self.put(request, (pieces, piece), (stores, onto_stage));
             }
             if piece == base && !agreed {
                 // Others come to this call while its first piece is put.
-                self.agree(&request.call, ongoing)?;
+                self.agree(&request.call, ongoing, &mut progress.history, |peer| request.awaits(peer as u32))?;
                 self.set_about(ongoing);
             }
             if shares && (base + 1..=end).contains(&piece) {
                 let piece = piece - 1;
-                self.await_counter(ongoing, Counter::Posted, piece + 1)?;
+                self.await_counter(ongoing, Counter::Posted, piece + 1, |_| true)?;
                 self.reduce_staged_share(request, pieces.stage(piece), pieces.range(piece), (stores, onto_stage));
                 self.count(Counter::Reduced, piece + 1);
             }
             if let Some(piece) = piece.checked_sub(lag).filter(|piece| *piece >= base) {
                 if shares {
-                    self.await_counter(ongoing, Counter::Reduced, piece + 1)?;
+                    self.await_counter(ongoing, Counter::Reduced, piece + 1, |_| true)?;
                     self.take_shares(request, pieces.stage(piece), pieces.range(piece), stores);
                 } else {
-                    self.await_counter_of(ongoing, Counter::Posted, piece + 1, |peer| givers[peer])?;
+                    self.await_counter(ongoing, Counter::Posted, piece + 1, |peer| givers[peer])?;
                     self.take(request, pieces.stage(piece), pieces.range(piece), stores);
                 }
                 if takes {
@@ -128,15 +135,16 @@ impl Windows {
                 }
             }
         }
-        for (counter, told) in [(Counter::Posted, gives), (Counter::Taken, takes)] {
-            if !told {
-                self.count(counter, end);
-            }
+        if !takes {
+            self.count(Counter::Taken, end);
         }
         progress.pieces = end;
-        // Whoever is done could leave now, and those that still wait for others would take it for lost.
-        self.await_counter(ongoing, Counter::Taken, end)?;
-        progress.paces.end(&trial);
+        if trial.is_measured() {
+            // What one rank writes faster, others may read slower.
+            self.await_counter(ongoing, Counter::Taken, end, |_| true)?;
+            progress.paces.end(&trial);
+        }
+        self.settle(ongoing);
         self.check_poison(ongoing.sequence)
     }
 
@@ -153,18 +161,8 @@ impl Windows {
         }
     }
 
-    /// Puts this rank's piece on its stage, as soon as nobody needs what lay there: what earlier calls had put there has been taken, for which
-    /// each waits before it returns.
-    fn put(
-        &self,
-        request: &mut Request<'_>,
-        ongoing: &mut Ongoing<'_>,
-        (pieces, piece): (Pieces, u64),
-        takers: &[bool],
-        (stores, onto_stage): (Stores, Stores),
-    ) -> Result<(), CollectiveError> {
-        let taken = (piece + 1).saturating_sub(pieces.cut.places);
-        self.await_counter_of(ongoing, Counter::Taken, taken, |peer| takers[peer])?;
+    /// Puts this rank's piece on its stage, where nobody needs any more what lay there.
+    fn put(&self, request: &mut Request<'_>, (pieces, piece): (Pieces, u64), (stores, onto_stage): (Stores, Stores)) {
         let range = pieces.range(piece);
         let (stage, at) = (self.window.local(), pieces.stage(piece));
         if pieces.shares {
@@ -199,7 +197,6 @@ impl Windows {
             }
         }
         self.count(Counter::Posted, piece + 1);
-        Ok(())
     }
 
     /// Computes this rank's output of a piece from the stages.

@@ -108,6 +108,11 @@ fn calls_with_tags_are_told_apart() {
     }
 }
 
+/// How a rank hears of a call that others did not make alike: by its error, or, if it had no need of others, by that of the next one.
+fn told(group: &Group, result: Result<(), CollectiveError>) -> CollectiveError {
+    result.and_then(|()| group.barrier()).unwrap_err()
+}
+
 fn check_mismatch(what: &str, results: &[CollectiveError]) {
     let mut mismatches = 0;
     for error in results {
@@ -134,7 +139,7 @@ fn ranks_that_call_different_things_all_fail() {
                 group.barrier().unwrap();
                 let differs = group.rank() as usize == turn % 3;
                 let result = if differs { call(&group, count) } else { sum_f32(&group, count) };
-                errors.push(result.unwrap_err());
+                errors.push(told(&group, result));
                 // From now on nothing goes, at once, on any rank.
                 let later = group.barrier().unwrap_err();
                 assert!(matches!(later, CollectiveError::Poisoned { .. }), "{later}");
@@ -155,7 +160,7 @@ fn ranks_with_registered_memory_that_disagree_all_fail() {
         for (_, call) in OTHERS {
             let group = Group::new(fabric.clone()).unwrap().with_deadline(SHORT);
             let result = if group.rank() == 1 { call(&group, 100_000) } else { sum_registered(&group, 100_000) };
-            errors.push(result.unwrap_err());
+            errors.push(told(&group, result));
         }
         errors
     });
@@ -294,7 +299,7 @@ fn groups_on_one_fabric_do_not_disturb_one_another() {
                 let root = u32::from(turn % 2 == 1 && one.rank() == 1);
                 let failed = other.with_deadline(SHORT).broadcast(&mut [0u8; 3], root);
                 if turn % 2 == 1 {
-                    failed.unwrap_err();
+                    told(&other, failed);
                     assert!(matches!(other.barrier().unwrap_err(), CollectiveError::Poisoned { .. }));
                 }
                 one.barrier().unwrap();
@@ -325,9 +330,15 @@ fn a_rank_whose_pool_is_full_tells_the_others() {
 fn ranks_that_name_different_roots_all_fail() {
     for count in [1, 2_000, 200_000] {
         let errors = run_group(3, |group| {
-            group.with_deadline(SHORT).broadcast(&mut vec![0u8; count], group.rank() % 2).unwrap_err()
+            let group = group.with_deadline(SHORT);
+            told(&group, group.broadcast(&mut vec![0u8; count], group.rank() % 2))
         });
         check_mismatch("root", &errors);
+        // Each of two ranks gives, and has no need of the other one.
+        for error in run_group(2, |group| told(group, group.broadcast(&mut vec![0u8; count], group.rank()))) {
+            let named = matches!(&error, CollectiveError::Mismatch { sequence: 1, .. });
+            assert!(named || matches!(error, CollectiveError::Poisoned { .. }), "{error}");
+        }
     }
 }
 

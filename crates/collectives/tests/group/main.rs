@@ -1,5 +1,6 @@
 //! Collectives among ranks that are threads of this process.
 
+mod ahead;
 mod algorithms;
 #[path = "../../../fabric/tests/fabric/counting.rs"]
 mod counting;
