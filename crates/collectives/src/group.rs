@@ -292,6 +292,8 @@ impl Group {
     }
 
     /// Runs one call to its end, and says which one of the group it was.
+    // Inlined, so that the request is put together where it stays: what was written in small parts is slow to copy.
+    #[inline(always)]
     pub(crate) fn run(
         &self,
         call: Call,
@@ -299,14 +301,17 @@ impl Group {
         input: Option<Input<'_>>,
         output: Output<'_>,
     ) -> Result<u64, CollectiveError> {
-        let kind = call.kind;
         let call = Call { tag: self.how.tag, ..call };
         let (rank, size) = (self.rank(), self.size());
-        let mut request = Request { call, rank, size, parts, input, output, kept: false, how: self.how };
-        let span = request.span();
+        self.run_request(&mut Request { call, rank, size, parts, input, output, kept: false, how: self.how })
+    }
+
+    fn run_request(&self, request: &mut Request<'_>) -> Result<u64, CollectiveError> {
+        let kind = request.call.kind;
+        let (span, root) = (request.span(), request.call.root as usize);
         let shared = &*self.shared;
         if let Path::Messages(messages) = &shared.path {
-            request.call.algorithm = Some(messages.plan(&request)?);
+            request.call.algorithm = Some(messages.plan(request)?);
         }
         if !shared.started.settle(self.deadline) {
             return Err(CollectiveError::Behind { operation: kind.name(), waited: self.deadline });
@@ -324,7 +329,7 @@ impl Group {
                 action: kind.action(),
                 group: shared.recorded,
                 sequence: *sequence,
-                peer: kind.has_root().then(|| shared.team.in_fabric(call.root as usize)),
+                peer: kind.has_root().then(|| shared.team.in_fabric(root)),
                 bytes: span as u64,
                 started: shared.started.is_here(),
                 composed: matches!(shared.path, Path::Messages(_)),
@@ -338,10 +343,10 @@ impl Group {
                 request.complete(0..span, Stores::Cached, |_, _| Source::Target);
                 Ok(())
             }
-            Path::Windows(windows) => windows.run(&mut request, &mut ongoing, progress),
+            Path::Windows(windows) => windows.run(request, &mut ongoing, progress),
             Path::Messages(messages) => {
                 let _ = ongoing.begun();
-                messages.run(&mut request, &mut ongoing)
+                messages.run(request, &mut ongoing)
             }
         };
         fate.over = true;

@@ -245,6 +245,7 @@ impl Group {
     }
 
     /// Runs a call in which all parts are equal.
+    #[inline(always)]
     fn equal(&self, call: Call, input: Option<Input<'_>>, output: Output<'_>) -> Result<(), CollectiveError> {
         self.run(call, Parts::Equal, input, output).map(drop)
     }

@@ -73,7 +73,7 @@ impl Windows {
         let own = self.line(self.rank, sequence);
         let (call, before) = (announced(own), own[layout::HISTORY].load(Ordering::Relaxed));
         for rank in self.peers() {
-            self.compare(ongoing, rank, sequence, (call, before))?;
+            self.compare(ongoing, rank, sequence, call, before)?;
         }
         history.met = sequence;
         Ok(())
@@ -124,7 +124,7 @@ impl Windows {
         let (mine, mut all) = (call.encode(0), true);
         for rank in self.peers() {
             if with(rank) {
-                self.compare(ongoing, rank, sequence, (mine, history.digest))?;
+                self.compare(ongoing, rank, sequence, mine, history.digest)?;
             } else {
                 all = false;
             }
@@ -149,13 +149,15 @@ impl Windows {
     }
 
     /// Compares what a peer has announced with what this rank calls, and called before.
-    #[inline]
+    // Inlined, so that no words are written to be read at once.
+    #[inline(always)]
     fn compare(
         &self,
         ongoing: &Ongoing<'_>,
         rank: usize,
         sequence: u64,
-        (mine, before): ([u64; 2], u64),
+        mine: [u64; 2],
+        before: u64,
     ) -> Result<(), CollectiveError> {
         let line = self.line(rank, sequence);
         let theirs = announced(line);

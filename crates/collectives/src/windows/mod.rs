@@ -72,7 +72,8 @@ pub(crate) struct Ongoing<'a> {
     owes_ring: bool,
     /// Notes in this rank's record that it begins.
     begin: &'a dyn Fn() -> Running,
-    running: Option<Running>,
+    running: Running,
+    has_begun: bool,
 }
 
 impl<'a> Ongoing<'a> {
@@ -82,13 +83,17 @@ impl<'a> Ongoing<'a> {
         deadline: &'a mut Deadline,
         begin: &'a dyn Fn() -> Running,
     ) -> Ongoing<'a> {
-        Ongoing { operation, sequence, deadline, owes_ring: false, begin, running: None }
+        Ongoing { operation, sequence, deadline, owes_ring: false, begin, running: Running::NONE, has_begun: false }
     }
 
     /// It is in the record from here on, before it waits for anything.
     #[inline]
     pub(crate) fn begun(&mut self) -> Running {
-        *self.running.get_or_insert_with(self.begin)
+        if !self.has_begun {
+            self.has_begun = true;
+            self.running = (self.begin)();
+        }
+        self.running
     }
 }
 

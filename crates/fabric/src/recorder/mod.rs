@@ -188,13 +188,34 @@ impl What {
 }
 
 /// An operation that was recorded when it began, to be told how it ends.
+///
+/// Two words, so that it stays in registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "tell the recorder how it ends"]
-pub struct Running(Option<(u8, Begun)>);
+pub struct Running {
+    /// Its place in a ring, below the number of the ring, from 1; 0 for an operation that is not recorded.
+    at: u64,
+    sum: u64,
+}
+
+/// Bits of a place: as many as no process ever begins.
+const PLACE_BITS: u32 = 56;
 
 impl Running {
     /// An operation that is not recorded.
-    pub const NONE: Running = Running(None);
+    pub const NONE: Running = Running { at: 0, sum: 0 };
+
+    #[inline]
+    fn new(lane: u8, begun: Begun) -> Running {
+        Running { at: (u64::from(lane) + 1) << PLACE_BITS | begun.place, sum: begun.sum }
+    }
+
+    /// The number of the ring, and what it began there.
+    #[inline]
+    fn begun(self) -> Option<(u8, Begun)> {
+        let lane = ((self.at >> PLACE_BITS) as u8).checked_sub(1)?;
+        Some((lane, Begun { place: self.at & ((1 << PLACE_BITS) - 1), sum: self.sum }))
+    }
 }
 
 /// The last operations of a rank. A clone is another handle.
@@ -253,7 +274,7 @@ impl Recorder {
     /// An operation begins.
     #[inline]
     pub fn begin(&self, what: What) -> Running {
-        Running(self.record.as_ref().map(|record| record.begin(what)))
+        self.record.as_ref().map_or(Running::NONE, |record| record.begin(what))
     }
 
     /// It has ended well, or else failed.
@@ -270,7 +291,7 @@ impl Recorder {
 
     #[inline]
     fn finish(&self, running: Running, phase: Phase) {
-        if let (Some(record), Some((lane, begun))) = (&self.record, running.0)
+        if let (Some(record), Some((lane, begun))) = (&self.record, running.begun())
             && let Some(ring) = record.lanes.ring(lane)
         {
             ring.end(begun, |begin| {
@@ -390,13 +411,13 @@ impl Recorder {
 
 impl Record {
     #[inline]
-    fn begin(&self, what: What) -> (u8, Begun) {
+    fn begin(&self, what: What) -> Running {
         let thread = thread();
         let Lane { number, ring, alone } = self.lanes.of(thread);
         let place = if alone { ring.take_alone() } else { ring.take() };
         let stamped = !alone || place.is_multiple_of(EVERY) || what.is_stamped();
         let begin = if stamped { times::stamped(self.clock) } else { times::unstamped() };
-        (number, ring.begin(place, what.pack(thread), begin))
+        Running::new(number, ring.begin(place, what.pack(thread), begin))
     }
 
     fn notes(&self) -> MutexGuard<'_, Notes> {

@@ -62,9 +62,9 @@ struct Slot<W, const N: usize> {
 /// An entry that was begun, to be ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Begun {
-    place: u64,
+    pub(super) place: u64,
     /// The sum over all but the beginning and the end.
-    sum: u64,
+    pub(super) sum: u64,
 }
 
 /// An entry as it is read.
