@@ -9,7 +9,7 @@ use fulmen_reach::ReachError;
 
 use crate::driver::device::{LAST_WORDS, RdmaId};
 use crate::driver::relay::Switch;
-use crate::driver::{Broken, Parker, Retired, Wire};
+use crate::driver::{Broken, Parker, Retired, Takes, Wire};
 use crate::engine::{Copy, Incoming, Into, Lent, Link, OpError, OpId, checksum};
 use crate::liveness::Life;
 use crate::map::{Neighbours, RegionRef};
@@ -230,7 +230,7 @@ impl Lanes {
 
     /// Moves one lane on: true if anything moved. The lane is unlocked while large copies are made.
     ///
-    /// `own` is the operation for which the caller asks, if it does, and `until` its deadline. Once it has ended, frames may
+    /// `until` is the deadline of the operation for which the caller asks, if it does. Once it has ended, frames may
     /// stay where they came. Threads that wait for others are woken if these have ended.
     #[inline]
     pub(crate) fn pump<'a>(
@@ -238,11 +238,11 @@ impl Lanes {
         rank: u32,
         lane: MutexGuard<'a, Lane>,
         lent: &mut Lent<'_>,
-        own: Option<OpId>,
+        takes: Takes,
         until: Option<Instant>,
     ) -> (bool, MutexGuard<'a, Lane>) {
         lane.wire.look();
-        self.pump_seen(rank, lane, lent, own, until)
+        self.pump_seen(rank, lane, lent, takes, until)
     }
 
     /// Does that with what was seen to have come before.
@@ -252,13 +252,14 @@ impl Lanes {
         rank: u32,
         mut lane: MutexGuard<'a, Lane>,
         lent: &mut Lent<'_>,
-        own: Option<OpId>,
+        takes: Takes,
         until: Option<Instant>,
     ) -> (bool, MutexGuard<'a, Lane>) {
+        let own = takes.own();
         let own_is_open = own.is_some_and(|op| !lane.link.has_ended(op));
         let (ended, heads, served) = (lane.link.ended(), lane.link.heads(), lane.link.served());
         let done = lane.rdma_ended();
-        let mut moved = self.pump_frames(rank, &mut lane, lent, own);
+        let mut moved = self.pump_frames(rank, &mut lane, lent, takes);
         while let Some(copy) = lane.link.next_copy(lent) {
             drop(lane);
             let (op, copied) = (copy.op, self.copy(rank, copy, lent, until));
@@ -267,7 +268,7 @@ impl Lanes {
                 break;
             }
             lane.wire.look();
-            self.pump_frames(rank, &mut lane, lent, own);
+            self.pump_frames(rank, &mut lane, lent, takes);
             moved = true;
         }
         let own_ended = own_is_open && own.is_some_and(|op| lane.link.has_ended(op));
@@ -313,7 +314,7 @@ impl Lanes {
     }
 
     #[inline]
-    fn pump_frames(&self, rank: u32, lane: &mut Lane, lent: &mut Lent<'_>, own: Option<OpId>) -> bool {
+    fn pump_frames(&self, rank: u32, lane: &mut Lane, lent: &mut Lent<'_>, takes: Takes) -> bool {
         if lane.link.is_severed() {
             return false;
         }
@@ -324,8 +325,8 @@ impl Lanes {
             switch.load(rank, &mut lane.link);
         }
         // All of it, also what is asked for later: nothing is taken out of a link that is severed.
-        let own = own.filter(|_| losses == lane.losses);
-        let moved = lane.wire.pump(&mut lane.link, lent, own);
+        let takes = if losses == lane.losses { takes } else { Takes::All };
+        let moved = lane.wire.pump(&mut lane.link, lent, takes);
         let moved = moved.and_then(|moved| match &self.switch {
             Some(switch) => switch.unload(rank, &mut lane.link).map(|()| moved),
             None => Ok(moved),
@@ -379,7 +380,7 @@ impl Lanes {
             if leaves_out && lane.is_at_rest(losses) {
                 continue;
             }
-            moved |= self.pump_seen(rank, lane, &mut Lent::Nothing, None, None).0;
+            moved |= self.pump_seen(rank, lane, &mut Lent::Nothing, Takes::All, None).0;
         }
         self.pass_on();
         moved
@@ -401,7 +402,7 @@ impl Lanes {
             let mut moved = false;
             for rank in switch.waited_for() {
                 if let Some(lane) = self.lock(rank) {
-                    moved |= self.pump(rank, lane, &mut Lent::Nothing, None, None).0;
+                    moved |= self.pump(rank, lane, &mut Lent::Nothing, Takes::All, None).0;
                 }
             }
             if !moved {
@@ -414,7 +415,7 @@ impl Lanes {
     pub(crate) fn pump_each(&self) {
         for rank in 0..self.lanes.len() as u32 {
             if let Some(lane) = self.lock(rank) {
-                drop(self.pump(rank, lane, &mut Lent::Nothing, None, None));
+                drop(self.pump(rank, lane, &mut Lent::Nothing, Takes::All, None));
             }
         }
     }

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use fulmen_memory::Exposed;
 
-use crate::driver::Payload;
+use crate::driver::{Payload, Takes};
 use crate::engine::{Cancel, Landing, Lent, OpError, OpId, Source, Target};
 use crate::lanes::Lane;
 use crate::liveness::Fate;
@@ -244,9 +244,9 @@ impl Fabric {
     pub(crate) fn go_on(&self, name: OpName, rank: u32, op: OpId, looks: bool) -> Operation {
         let lanes = &self.inner.lanes;
         if let Some(lane) = lanes.lock(rank) {
-            let (_, mut lane) = lanes.pump_seen(rank, lane, &mut Lent::Nothing, Some(op), None);
+            let (_, mut lane) = lanes.pump_seen(rank, lane, &mut Lent::Nothing, Takes::For(op), None);
             if looks && !lane.link.is_done(op) {
-                lane = lanes.pump(rank, lane, &mut Lent::Nothing, Some(op), None).1;
+                lane = lanes.pump(rank, lane, &mut Lent::Nothing, Takes::For(op), None).1;
             }
             let done = lane.link.is_done(op);
             drop(lane);
@@ -298,12 +298,12 @@ impl Fabric {
         lanes.note_look();
         let mut lane = lane;
         if !lane.link.is_done(op) {
-            lane = lanes.pump(rank, lane, lent, Some(op), until).1;
+            lane = lanes.pump(rank, lane, lent, Takes::For(op), until).1;
         }
         let outcome = lane.link.poll(op, lent);
         if outcome.is_ready() && lane.link.has_answers() {
             // It made room that the peer may wait for.
-            lane = lanes.pump(rank, lane, lent, Some(op), until).1;
+            lane = lanes.pump(rank, lane, lent, Takes::For(op), until).1;
         }
         drop(lane);
         lanes.pass_on();
@@ -329,14 +329,14 @@ impl Fabric {
                 match lane.link.cancel(op) {
                     Cancel::Released => {
                         // The peer may have to hear of it.
-                        drop(lanes.pump(rank, lane, &mut Lent::Nothing, None, until));
+                        drop(lanes.pump(rank, lane, &mut Lent::Nothing, Takes::All, until));
                         // Another thread's message may be the next to go now.
                         lanes.parker.wake();
                         return Err(error);
                     }
                     Cancel::Busy => {
                         lane.link.detach(op);
-                        drop(lanes.pump(rank, lane, &mut Lent::Nothing, None, until));
+                        drop(lanes.pump(rank, lane, &mut Lent::Nothing, Takes::All, until));
                         self.inner.progress.need();
                         return Err(error);
                     }

@@ -6,6 +6,7 @@
 use std::sync::MutexGuard;
 use std::task::Poll;
 
+use crate::driver::Takes;
 use crate::engine::{Landing, Lent};
 use crate::lanes::{Lane, Lanes};
 use crate::messages::RECV;
@@ -32,8 +33,8 @@ impl Fabric {
             match lanes.take(from, &mut lane, tag, into) {
                 Poll::Ready(Some(len)) => {
                     if lane.link.has_answers() {
-                        // It made room that the peer may wait for.
-                        drop(lanes.pump(from, lane, &mut Lent::Nothing, None, None));
+                        // It made room that the peer may wait for. What else has come stays for the next receive.
+                        drop(lanes.pump(from, lane, &mut Lent::Nothing, Takes::Nothing, None));
                     }
                     return Ok(Ok(len));
                 }
@@ -76,5 +77,34 @@ impl Lanes {
             }
         }
         Poll::Pending
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use crate::tests::start;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// Of many messages that came before they were asked for, each is copied once: also where the peer is to hear that there is room again.
+    #[test]
+    fn what_nobody_has_asked_for_yet_stays_where_it_came() {
+        let ranks = start(2);
+        let [zero, one] = [0, 1].map(|rank: usize| &ranks[rank].0);
+        // Credits are given back once half of them are owed.
+        let many = usize::from(crate::Flow::default().credits) / 2 + 8;
+        for turn in 0..2 {
+            for at in 0..many {
+                zero.send_bytes(1, 7, &[(turn * many + at) as u8; 5_000], LONG).unwrap();
+            }
+            for at in 0..many {
+                let mut message = [0; 5_000];
+                one.recv_bytes(0, 7, &mut message, LONG).unwrap();
+                assert_eq!(message, [(turn * many + at) as u8; 5_000]);
+                assert!(one.inner.lanes.lock(0).unwrap().link.takes(), "message {at} of turn {turn}");
+            }
+        }
     }
 }

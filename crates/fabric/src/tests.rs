@@ -12,8 +12,8 @@ use fulmen_reach::{Node, ReachError, ShareKey};
 use fulmen_soft::{Profile, SoftDevice};
 
 use crate::bootstrap::{Heartbeat, Options, Regroup};
-use crate::driver::{Broken, Parker, Payload, Wire, reach};
-use crate::engine::{At, Atomic, Cancel, Exports, Lent, Link, OpError, OpId, PREFIX, Source, Target};
+use crate::driver::{Broken, Parker, Payload, Takes, Wire, reach};
+use crate::engine::{At, Atomic, Cancel, Exports, Lent, Link, OpError, PREFIX, Source, Target};
 use crate::lanes::{Lane, Lanes, OFTEN};
 use crate::liveness::Life;
 use crate::onesided::{self, OneSided};
@@ -203,7 +203,7 @@ fn memory_that_was_withdrawn_is_never_taken_for_the_message() {
         let outcome = if moment == Moment::Copied {
             // As `pump` does it, with the sender's act in between.
             let Lane { link, wire, .. } = &mut *lane;
-            wire.pump(link, &mut Lent::Nothing, None).unwrap();
+            wire.pump(link, &mut Lent::Nothing, Takes::All).unwrap();
             let copy = link.next_copy(&mut Lent::Nothing).unwrap();
             drop(lane);
             let copied = lanes.copy(0, copy, &mut Lent::Nothing, None);
@@ -215,10 +215,10 @@ fn memory_that_was_withdrawn_is_never_taken_for_the_message() {
         } else {
             if moment == Moment::Taken {
                 let Lane { link, wire, .. } = &mut *lane;
-                wire.pump(link, &mut Lent::Nothing, None).unwrap();
+                wire.pump(link, &mut Lent::Nothing, Takes::All).unwrap();
                 sever();
             }
-            let (_, mut lane) = lanes.pump(0, lane, &mut Lent::Nothing, None, None);
+            let (_, mut lane) = lanes.pump(0, lane, &mut Lent::Nothing, Takes::All, None);
             lane.link.poll(receive, &mut Lent::Nothing)
         };
         assert_eq!(outcome, Poll::Ready(Err(OpError::Severed)), "{moment:?}");
@@ -350,7 +350,7 @@ impl Parker for Counting {
 struct Canned(Vec<Vec<u8>>);
 
 impl Wire for Canned {
-    fn pump(&mut self, link: &mut Link, lent: &mut Lent<'_>, _own: Option<OpId>) -> Result<bool, Broken> {
+    fn pump(&mut self, link: &mut Link, lent: &mut Lent<'_>, _takes: Takes) -> Result<bool, Broken> {
         let moved = !self.0.is_empty();
         for frame in self.0.drain(..) {
             link.receive(frame.as_slice(), lent)?;
@@ -458,7 +458,7 @@ fn whoever_ends_the_operation_of_another_thread_wakes_it() {
         let mut lane = lanes.lock(1).unwrap();
         let target = lane.wire.target(memory.slice(0..1));
         let op = lane.link.recv(3, target);
-        let (_, mut lane) = lanes.pump(1, lane, nothing, own.then_some(op), None);
+        let (_, mut lane) = lanes.pump(1, lane, nothing, if own { Takes::For(op) } else { Takes::All }, None);
         assert_eq!(lane.link.poll(op, nothing), Poll::Ready(Ok(1)));
         assert_eq!(woken(), u32::from(!own));
     }
@@ -468,7 +468,7 @@ fn whoever_ends_the_operation_of_another_thread_wakes_it() {
     let mut lane = lanes.lock(1).unwrap();
     let first = lane.link.send(3, Source::Lent(1));
     let second = lane.link.send(3, Source::Lent(1));
-    let (_, mut lane) = lanes.pump(1, lane, &mut Lent::Source(first, &[1]), Some(first), None);
+    let (_, mut lane) = lanes.pump(1, lane, &mut Lent::Source(first, &[1]), Takes::For(first), None);
     assert_eq!(lane.link.poll(first, nothing), Poll::Ready(Ok(1)));
     assert_eq!(lane.link.awaits_lender(), [Some(second), None]);
     assert_eq!(woken(), 1);

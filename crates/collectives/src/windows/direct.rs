@@ -8,9 +8,9 @@ use fulmen_kernels::{Source, Stores, reduce_to_all};
 use fulmen_memory::Exposed;
 use smallvec::SmallVec;
 
+use super::announce::Agreed;
 use super::layout::Counter;
 use super::results::stores_for;
-use super::announce::Agreed;
 use super::{FEW, Ongoing, Places, Progress, Windows};
 use crate::CollectiveError;
 use crate::call::{Call, Kind};

@@ -280,6 +280,9 @@ mod tests {
     fn what_is_read_was_not_written_anew() {
         assert!(is_kept(LEAD, LINES, LINES));
         assert!(is_kept(SLOT_LEAD, LINES, TURNS));
-        assert!(!is_kept(SLOT_LEAD, LINES, TURNS - 1) && !is_kept(LEAD, LEAD, LINES), "others would have to read at once");
+        assert!(
+            !is_kept(SLOT_LEAD, LINES, TURNS - 1) && !is_kept(LEAD, LEAD, LINES),
+            "others would have to read at once"
+        );
     }
 }

@@ -45,6 +45,24 @@ impl Payload<'_> {
     }
 }
 
+/// Which of the frames that have come are taken, where they can stay: what nobody has asked for yet would have to be copied twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Takes {
+    /// All.
+    All,
+    /// As many as it takes to end this operation, for which the caller asks.
+    For(OpId),
+    /// None.
+    Nothing,
+}
+
+impl Takes {
+    /// The operation for which the caller asks.
+    pub(crate) fn own(self) -> Option<OpId> {
+        if let Takes::For(op) = self { Some(op) } else { None }
+    }
+}
+
 /// One end of what carries the frames of one link. Its methods are called with the link locked, by whichever thread of
 /// this rank waits; they never wait themselves.
 pub(crate) trait Wire: Send {
@@ -60,11 +78,9 @@ pub(crate) trait Wire: Send {
     /// Moves the link on as far as it goes now: hands it the frames that were seen to have come, sends those that are to go, and
     /// makes the moves that the link [posts](Link::next_posting). Wakes the peer if it sent something. True if anything moved.
     ///
-    /// Once `own`, for which the caller asks, has ended, frames may stay where they are: what they bring may be asked for next.
-    ///
     /// # Errors
     /// What broke: the link is severed then.
-    fn pump(&mut self, link: &mut Link, lent: &mut Lent<'_>, own: Option<OpId>) -> Result<bool, Broken>;
+    fn pump(&mut self, link: &mut Link, lent: &mut Lent<'_>, takes: Takes) -> Result<bool, Broken>;
 
     /// Takes the next frame by way of [`Link::take`], without a look at anything else: `None` if that is not to be had so, but by way of
     /// [`Wire::pump`]; pending while none has come. Only while the link [takes](Link::takes).
@@ -149,7 +165,7 @@ pub(crate) trait Wire: Send {
 pub(crate) struct Retired;
 
 impl Wire for Retired {
-    fn pump(&mut self, _link: &mut Link, _lent: &mut Lent<'_>, _own: Option<OpId>) -> Result<bool, Broken> {
+    fn pump(&mut self, _link: &mut Link, _lent: &mut Lent<'_>, _takes: Takes) -> Result<bool, Broken> {
         Ok(false)
     }
 

@@ -11,6 +11,7 @@ use fulmen_memory::{Block, Exposed};
 use super::Remote;
 use super::batch;
 use super::remote::{COMPARE_SWAP, FETCH_ADD, GET, PUT};
+use crate::driver::Takes;
 use crate::driver::device::{RdmaId, Request, Verb};
 use crate::engine::{At, Atomic, Cancel, Counter, Lent, OpError, OpId, Source, Target};
 use crate::lanes::Lane;
@@ -310,7 +311,7 @@ impl Fabric {
     }
 
     fn pump_lane<'a>(&'a self, rank: u32, lane: MutexGuard<'a, Lane>) -> MutexGuard<'a, Lane> {
-        self.inner.lanes.pump(rank, lane, &mut Lent::Nothing, None, None).1
+        self.inner.lanes.pump(rank, lane, &mut Lent::Nothing, Takes::All, None).1
     }
 
     /// Moves the lane on and looks whether an operation of a device has ended.

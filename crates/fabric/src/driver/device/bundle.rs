@@ -26,8 +26,8 @@ use super::ping::{self, Ping};
 use super::rail::{FAREWELL, broken, first_cause};
 use super::stripes::{self, Stripes};
 use super::track::Track;
-use crate::driver::{Broken, Payload, Wire};
-use crate::engine::{Lent, Link, OpId, PREFIX, Place, Reliable, Source, Target};
+use crate::driver::{Broken, Payload, Takes, Wire};
+use crate::engine::{Lent, Link, PREFIX, Place, Reliable, Source, Target};
 use crate::liveness::Life;
 
 /// How often it is looked at what time alone changes.
@@ -442,7 +442,7 @@ impl Wire for Bundle {
     }
 
     /// A link whose peer has said goodbye does not break any more: it ends quietly.
-    fn pump(&mut self, link: &mut Link, lent: &mut Lent<'_>, _own: Option<OpId>) -> Result<bool, Broken> {
+    fn pump(&mut self, link: &mut Link, lent: &mut Lent<'_>, _takes: Takes) -> Result<bool, Broken> {
         if self.over {
             return Ok(false);
         }

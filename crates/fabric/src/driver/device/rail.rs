@@ -14,8 +14,8 @@ use super::info::{RailInfo, RailState, RailStatus};
 use super::memory::Registered;
 use super::moves::Moves;
 use super::rdma::Rdma;
-use crate::driver::{Broken, Payload, Wire};
-use crate::engine::{Lent, Link, OpId, PREFIX, Place, Reliable, Source, Target};
+use crate::driver::{Broken, Payload, Takes, Wire};
+use crate::engine::{Lent, Link, PREFIX, Place, Reliable, Source, Target};
 use crate::lanes::TURNS;
 use crate::options::Flow;
 
@@ -395,7 +395,7 @@ impl Wire for Rail {
     }
 
     /// A link whose peer has said goodbye does not break any more: it ends quietly.
-    fn pump(&mut self, link: &mut Link, lent: &mut Lent<'_>, _own: Option<OpId>) -> Result<bool, Broken> {
+    fn pump(&mut self, link: &mut Link, lent: &mut Lent<'_>, _takes: Takes) -> Result<bool, Broken> {
         if self.pairs.is_none() {
             return Ok(false);
         }

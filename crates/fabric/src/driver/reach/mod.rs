@@ -23,11 +23,9 @@ use fulmen_reach::ring::{Reservation, RingError};
 use rings::{Incoming, Outgoing, Rings};
 
 use super::check::{self, TRAILER};
-use super::{Broken, Parker, Payload, Wire};
+use super::{Broken, Parker, Payload, Takes, Wire};
 use crate::FabricOptions;
-use crate::engine::{
-    Body, Config, Landing, Lent, Link, Long, OpId, PREFIX, Place, Rendezvous, Source, Target, checksum,
-};
+use crate::engine::{Body, Config, Landing, Lent, Link, Long, PREFIX, Place, Rendezvous, Source, Target, checksum};
 use crate::map::Neighbours;
 use crate::onesided;
 use crate::options::Flow;
@@ -160,11 +158,15 @@ impl ReachWire {
 
 impl Wire for ReachWire {
     #[inline]
-    fn pump(&mut self, link: &mut Link, lent: &mut Lent<'_>, own: Option<OpId>) -> Result<bool, Broken> {
+    fn pump(&mut self, link: &mut Link, lent: &mut Lent<'_>, takes: Takes) -> Result<bool, Broken> {
         let mut moved = false;
         // Looked at before the frames, so that all that came before are taken.
         let over = self.is_given_up();
-        let has_enough = |link: &Link| !over && own.is_some_and(|op| link.has_ended(op));
+        let has_enough = |link: &Link| match takes {
+            Takes::For(op) => !over && link.has_ended(op),
+            Takes::Nothing => !over,
+            Takes::All => false,
+        };
         self.left = false;
         while let Some(frame) = self.incoming.peek()? {
             if has_enough(link) {

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use fulmen_memory::Exposed;
 
 use super::{Switch, WINDOW};
-use crate::driver::{Broken, Payload, Wire};
+use crate::driver::{Broken, Payload, Takes, Wire};
 use crate::engine::{
-    Body, Carried, Incoming, Lent, Link, OpId, Outgoing, PREFIX, Reliable, ReliableConfig, Source, Target, Verdict,
+    Body, Carried, Incoming, Lent, Link, Outgoing, PREFIX, Reliable, ReliableConfig, Source, Target, Verdict,
 };
 
 /// The shortest time after which a frame is sent again: hops lose nothing, so that frames are late and not lost unless a rank
@@ -108,7 +108,7 @@ impl RelayWire {
 }
 
 impl Wire for RelayWire {
-    fn pump(&mut self, link: &mut Link, lent: &mut Lent<'_>, _own: Option<OpId>) -> Result<bool, Broken> {
+    fn pump(&mut self, link: &mut Link, lent: &mut Lent<'_>, _takes: Takes) -> Result<bool, Broken> {
         if self.over {
             return Ok(false);
         }
