@@ -257,7 +257,7 @@ mod tests {
             // Where it looks for the others' announcements now, if they are there.
             let (call, kept, of): (u64, u64, Vec<usize>) = match done {
                 true if announced + 1 == calls.len() as u64 => continue,
-                true if announced + 1 <= met + lead => {
+                true if announced < met + lead => {
                     ranks[at] = Rank { announced: announced + 1, met, done: false };
                     continue;
                 }
