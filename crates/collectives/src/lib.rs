@@ -21,8 +21,8 @@
 //!
 //! | where ranks map one another's memory (windows) | |
 //! |---|---|
-//! | up to 32 bytes | in the line that announces the operation |
-//! | less than 10 KiB (all-reduces of more than 4 ranks: less the more there are), or up to 16 KiB where ranks share processors | through a slot of each rank's window, or, where they do not and all give to all, from 3 KiB on straight out of a [`Buffer`] that is not written meanwhile; every rank computes for itself |
+//! | up to 40 bytes | in the line that announces the operation |
+//! | less than 10 KiB (all-reduces of more than 4 ranks: less the more there are), or up to 16 KiB where ranks share processors | through a slot of each rank's window, or, where they do not, from 3 KiB on straight out of a [`Buffer`] that is not written meanwhile; every rank computes for itself |
 //! | more, from and to a [`Buffer`] | straight out of the peers' memory, and into it |
 //! | more, plain memory on any rank | in pieces through the ranks' windows, pipelined; of long all-reduces, each rank reduces its share for all |
 //!

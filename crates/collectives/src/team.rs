@@ -10,6 +10,8 @@ pub(crate) struct Team {
     pub(crate) fabric: Fabric,
     /// By rank of the group, the rank of the fabric.
     ranks: Arc<[u32]>,
+    /// Without this one.
+    others: Arc<[u32]>,
     rank: usize,
 }
 
@@ -23,7 +25,8 @@ impl Team {
     /// These, if this rank is one of them.
     pub(crate) fn of(fabric: &Fabric, ranks: &[u32]) -> Option<Team> {
         let rank = ranks.iter().position(|rank| *rank == fabric.rank())?;
-        Some(Team { fabric: fabric.clone(), ranks: ranks.into(), rank })
+        let others = ranks.iter().copied().filter(|other| *other != fabric.rank()).collect();
+        Some(Team { fabric: fabric.clone(), ranks: ranks.into(), others, rank })
     }
 
     /// This rank in the group.
@@ -38,6 +41,11 @@ impl Team {
     /// The ranks of the fabric.
     pub(crate) fn ranks(&self) -> &[u32] {
         &self.ranks
+    }
+
+    /// The ranks of the fabric but this one.
+    pub(crate) fn others(&self) -> &[u32] {
+        &self.others
     }
 
     /// A rank of the group, as the fabric knows it.

@@ -1,6 +1,6 @@
 //! Collectives where ranks map one another's memory.
 //!
-//! A call goes like this. A rank *announces* it: what it calls, and up to 32 bytes of data or where the data lies. It waits
+//! A call goes like this. A rank *announces* it: what it calls, and up to 40 bytes of data or where the data lies. It waits
 //! for the announcements of those whose data it needs, and compares them with its own ([`announce`]). Only then is data touched:
 //!
 //! - little of it is in the announcements or in slots beside them, and each rank computes for itself;
@@ -171,7 +171,8 @@ impl Windows {
             true => (layout::READ_IN_PLACE, layout::staged(request.call.kind == Kind::AllReduce, self.size)),
             false => (layout::SLOT + 1, layout::SLOT + 1),
         };
-        if longest < copied || longest < in_slots && !request.call.kind.is_mutual() {
+        progress.history.begin(ongoing.sequence, request.call.kind.is_mutual());
+        if longest < copied {
             return self.in_slots::<false>(request, ongoing, progress, longest);
         }
         if longest < in_slots {
@@ -236,14 +237,16 @@ impl Windows {
         progress: &mut Progress,
         longest: usize,
     ) -> Result<(), CollectiveError> {
-        let slot = layout::slot(ongoing.sequence, longest);
+        let spot = progress.history.spot(ongoing.sequence);
+        let slot = spot.contribution(longest);
         let writes = longest > layout::INLINE_MAX && request.contributed(self.rank as u32) > 0;
         self.make_room(ongoing, &mut progress.history, if writes { layout::SLOT_LEAD } else { layout::LEAD })?;
-        let place = if IN_PLACE && request.input.is_some() { request.contribution_at(self.pool) } else { None };
+        let stays = request.input.is_some() || request.call.kind == Kind::Broadcast;
+        let place = if IN_PLACE && stays { request.contribution_at(self.pool) } else { None };
         // What is read in place tells nothing of how slots are written faster.
         let mut trial = None;
         match place {
-            Some(at) => self.line(self.rank, ongoing.sequence)[Place::Input.word()].store(at, Ordering::Relaxed),
+            Some(at) => self.line(self.rank, spot)[Place::Input.word()].store(at, Ordering::Relaxed),
             None => {
                 let begun = trial.insert(progress.paces.begin(request.call.kind, longest));
                 copy_in_with(request.contribution(), self.window.local(), slot, begun.stores);
@@ -259,7 +262,8 @@ impl Windows {
         if IN_PLACE {
             let mut parts: SmallVec<[(&Exposed, usize); FEW]> = SmallVec::new();
             for rank in 0..self.size {
-                let place = if rank == self.rank { None } else { self.place(ongoing.sequence, rank, Place::Input) };
+                let awaited = rank != self.rank && request.awaits(rank as u32);
+                let place = if awaited { self.place(spot, rank, Place::Input) } else { None };
                 in_place |= place.is_some();
                 parts.push(match place {
                     Some(at) => self.in_pool(ongoing.operation, rank, at, request.contributed(rank as u32))?,
@@ -278,7 +282,8 @@ impl Windows {
             progress.paces.end(&trial);
         }
         if in_place {
-            return self.finish(ongoing, |_| place.is_some());
+            let used = |by: usize| place.is_some() && !request.needed(self.rank as u32, by as u32).is_empty();
+            return self.finish(ongoing, used);
         }
         self.settle(ongoing);
         self.check_poison(ongoing.sequence)

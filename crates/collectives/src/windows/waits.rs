@@ -4,10 +4,9 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::task::Poll;
 
 use fulmen_fabric::{FabricError, On};
-use smallvec::SmallVec;
 
 use super::layout::{self, Counter};
-use super::{FEW, Ongoing, Windows};
+use super::{Ongoing, Windows};
 use crate::CollectiveError;
 
 /// Looks at the others before this rank wakes them, where each rank has a processor: those that come at about the same
@@ -40,19 +39,20 @@ impl Windows {
     ) -> Result<(), CollectiveError> {
         let is_ready = |rank| rank == self.rank || ready(rank, self.words(rank));
         let mut next = 0;
-        let mut look = || {
-            while next < self.size && is_ready(next) {
-                next += 1;
+        // One after the other: to look at a line before it is written makes the write slower.
+        let look = |next: &mut usize| {
+            while *next < self.size && is_ready(*next) {
+                *next += 1;
             }
-            next == self.size
+            *next == self.size
         };
-        if look() {
+        if look(&mut next) {
             return Ok(());
         }
         if ongoing.owes_ring {
             if self.busy {
                 for _ in 0..EAGER_LOOKS {
-                    if look() {
+                    if look(&mut next) {
                         return Ok(());
                     }
                 }
@@ -60,20 +60,25 @@ impl Windows {
             self.settle(ongoing);
         }
         let (operation, sequence) = (ongoing.operation, ongoing.sequence);
-        let mut late: SmallVec<[usize; FEW]> = (0..self.size).filter(|rank| !is_ready(*rank)).collect();
+        let mut late: Option<Vec<u32>> = None;
         loop {
-            let known: SmallVec<[u32; FEW]> = late.iter().map(|rank| self.team.in_fabric(*rank)).collect();
-            let waited = self.team.fabric.wait(operation, On::Ranks(&known), ongoing.deadline.left(), || {
-                if look() {
+            let on = late.as_deref().unwrap_or(self.team.others());
+            let waited = self.team.fabric.wait(operation, On::Ranks(on), ongoing.deadline.left(), || {
+                if look(&mut next) {
                     return Poll::Ready(Ok(()));
                 }
                 self.check_poison(sequence).map_or_else(|poisoned| Poll::Ready(Err(poisoned)), |()| Poll::Pending)
             });
-            // Whoever has done its part may leave, and is no loss to those that still wait for others.
-            late.retain(|rank| !is_ready(*rank));
-            match waited {
-                Err(FabricError::PeerLost { .. }) if late.len() < known.len() => {}
-                other => return other?,
+            let Err(error) = waited else { return waited? };
+            let missing: Vec<u32> =
+                (0..self.size).filter(|rank| !is_ready(*rank)).map(|rank| self.team.in_fabric(rank)).collect();
+            match error {
+                // Whoever has done its part may leave, and is no loss to those that still wait for others.
+                FabricError::PeerLost { .. } if missing.len() < on.len() => late = Some(missing),
+                FabricError::TimedOut { op, link, waited, .. } => {
+                    return Err(FabricError::TimedOut { op, link, waited, missing }.into());
+                }
+                other => return Err(other.into()),
             }
         }
     }
