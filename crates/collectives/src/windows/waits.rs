@@ -38,13 +38,18 @@ impl Windows {
         ready: impl Fn(usize, &[AtomicU64]) -> bool,
     ) -> Result<(), CollectiveError> {
         let is_ready = |rank| rank == self.rank || ready(rank, self.words(rank));
-        let mut next = 0;
-        // One after the other: to look at a line before it is written makes the write slower.
+        // One after the other, and each rank begins with another one: to look at a line before it is written makes the write slower.
+        let mut next = 1;
         let look = |next: &mut usize| {
-            while *next < self.size && is_ready(*next) {
+            while *next < self.size {
+                let rank = self.rank + *next;
+                let rank = if rank < self.size { rank } else { rank - self.size };
+                if !ready(rank, self.words(rank)) {
+                    return false;
+                }
                 *next += 1;
             }
-            *next == self.size
+            true
         };
         if look(&mut next) {
             return Ok(());
