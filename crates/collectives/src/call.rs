@@ -66,11 +66,6 @@ impl Kind {
         matches!(self, Kind::Broadcast | Kind::Scatter)
     }
 
-    /// Whether no rank can be done before all have come.
-    pub(crate) fn is_mutual(self) -> bool {
-        !self.has_root() && self != Kind::Scan
-    }
-
     /// Whether ranks need different parts of a contribution, and not all of it.
     pub(crate) fn is_by_parts(self) -> bool {
         matches!(self, Kind::ReduceScatter | Kind::Scatter | Kind::AllToAll)

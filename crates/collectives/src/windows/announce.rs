@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::layout::{self, LINES, Spot};
+use super::layout::{self, LINES};
 use super::{Ongoing, Place, Places, Windows};
 use crate::CollectiveError;
 use crate::call::Call;
@@ -23,37 +23,17 @@ pub(super) struct Agreed {
 }
 
 /// The calls of a group so far, as this rank knows them.
-#[derive(Clone, Copy, Default)]
+#[derive(Default)]
 pub(super) struct History {
     /// The last one that all others are known to have announced, alike.
     met: u64,
     /// Stands for all of them: another number, all but certainly, if one was another.
     digest: u64,
-    /// What it was before each of the last calls, by their turns.
+    /// What it was before each of the last calls.
     before: [u64; LINES as usize],
-    /// All meet in the last one.
-    meets: bool,
-    /// The first call since such a one, and the bank that all calls from there on go to.
-    first: u64,
-    bank: usize,
 }
 
 impl History {
-    /// A call begins, of a kind in which all meet or another one.
-    #[inline]
-    pub(super) fn begin(&mut self, sequence: u64, meets: bool) {
-        if std::mem::replace(&mut self.meets, meets) {
-            (self.first, self.bank) = (sequence, self.bank ^ 1);
-        }
-        self.before[(self.spot(sequence).turn % LINES) as usize] = self.digest;
-    }
-
-    /// Where ranks put what they have for a call: the last one that began, or one since they met before it.
-    #[inline]
-    pub(super) fn spot(&self, sequence: u64) -> Spot {
-        Spot { bank: self.bank, turn: sequence - self.first }
-    }
-
     /// The words of a call as they are announced: together with what stands for all before it. A word of its own would be one more that those who
     /// look at the line meanwhile can hold up.
     #[inline]
@@ -64,7 +44,7 @@ impl History {
     /// Those of one of the last calls, out of an announcement, if the calls before it were the same.
     fn heard(&self, sequence: u64, words: [u64; 2]) -> [u64; 2] {
         // What a peer announces is not trusted: if they were not, it is told as it is.
-        [words[0], words[1] ^ self.before[(self.spot(sequence).turn % LINES) as usize]]
+        [words[0], words[1] ^ self.before[(sequence % LINES) as usize]]
     }
 
     #[inline]
@@ -84,8 +64,8 @@ fn announced(line: &Line) -> [u64; 2] {
 impl Windows {
     /// Where a rank announces a call.
     #[inline]
-    pub(super) fn line(&self, rank: usize, spot: Spot) -> &Line {
-        let words = &self.words(rank)[spot.announcement()..];
+    pub(super) fn line(&self, rank: usize, sequence: u64) -> &Line {
+        let words = &self.words(rank)[layout::announcement(sequence)..];
         words.first_chunk().expect("announcements lie in front of the stage")
     }
 
@@ -97,6 +77,7 @@ impl Windows {
         history: &mut History,
         lead: u64,
     ) -> Result<(), CollectiveError> {
+        history.before[(ongoing.sequence % LINES) as usize] = history.digest;
         if ongoing.sequence <= history.met + lead { Ok(()) } else { self.catch_up(ongoing, history, lead) }
     }
 
@@ -104,8 +85,8 @@ impl Windows {
     #[inline(never)]
     fn catch_up(&self, ongoing: &mut Ongoing<'_>, history: &mut History, lead: u64) -> Result<(), CollectiveError> {
         let sequence = ongoing.sequence - lead.div_ceil(2);
-        self.await_announcements(ongoing, history, sequence, |_| true)?;
-        let own = self.line(self.rank, history.spot(sequence));
+        self.await_announcements(ongoing, sequence, |_| true)?;
+        let own = self.line(self.rank, sequence);
         let call = announced(own);
         for rank in self.peers() {
             self.compare(ongoing, history, rank, sequence, call)?;
@@ -122,7 +103,7 @@ impl Windows {
         ongoing: &mut Ongoing<'_>,
         history: &History,
     ) {
-        let line = self.line(self.rank, history.spot(ongoing.sequence));
+        let line = self.line(self.rank, ongoing.sequence);
         let mut flags = 0;
         for (at, what) in [(input, Place::Input), (output, Place::Output)] {
             if let Some(at) = at {
@@ -135,7 +116,7 @@ impl Windows {
 
     #[inline]
     pub(super) fn announce(&self, call: [u64; 2], ongoing: &mut Ongoing<'_>, history: &History) {
-        let line = self.line(self.rank, history.spot(ongoing.sequence));
+        let line = self.line(self.rank, ongoing.sequence);
         let call = history.tell(call);
         line[layout::CALL].store(call[0], Ordering::Relaxed);
         line[layout::CALL + 1].store(call[1], Ordering::Relaxed);
@@ -155,7 +136,7 @@ impl Windows {
         with: impl Fn(usize) -> bool,
     ) -> Result<(), CollectiveError> {
         let sequence = ongoing.sequence;
-        self.await_announcements(ongoing, history, sequence, &with)?;
+        self.await_announcements(ongoing, sequence, &with)?;
         let call = call.encode(0);
         let (mine, mut all) = (history.tell(call), true);
         for rank in self.peers() {
@@ -176,11 +157,10 @@ impl Windows {
     fn await_announcements(
         &self,
         ongoing: &mut Ongoing<'_>,
-        history: &History,
         sequence: u64,
         of: impl Fn(usize) -> bool,
     ) -> Result<(), CollectiveError> {
-        let line = history.spot(sequence).announcement();
+        let line = layout::announcement(sequence);
         // None is so far ahead that it has written a later one there.
         self.await_ranks(ongoing, |rank, words| !of(rank) || words[line].load(Ordering::Acquire) == sequence)
     }
@@ -196,7 +176,7 @@ impl Windows {
         sequence: u64,
         mine: [u64; 2],
     ) -> Result<(), CollectiveError> {
-        let line = self.line(rank, history.spot(sequence));
+        let line = self.line(rank, sequence);
         if Call::is_same(mine, announced(line)) {
             return Ok(());
         }
@@ -214,14 +194,14 @@ impl Windows {
         mine: [u64; 2],
     ) -> CollectiveError {
         let known = |of: usize, call: u64| {
-            let line = self.line(of, history.spot(call));
+            let line = self.line(of, call);
             (line[0].load(Ordering::Acquire) == call).then(|| announced(line))
         };
-        let earlier = (sequence.saturating_sub(LINES - 1).max(history.first)..sequence).find_map(|call| {
+        let earlier = (sequence.saturating_sub(LINES - 1).max(1)..sequence).find_map(|call| {
             let (mine, theirs) = (known(self.rank, call)?, known(rank, call)?);
             (!Call::is_same(mine, theirs)).then_some((call, mine, theirs))
         });
-        let theirs = announced(self.line(rank, history.spot(sequence)));
+        let theirs = announced(self.line(rank, sequence));
         let (sequence, mine, theirs) = earlier.unwrap_or((sequence, mine, theirs));
         CollectiveError::Mismatch {
             operation: ongoing.operation,
@@ -246,7 +226,7 @@ impl Windows {
             // Peers are reading its own line.
             let place = |rank| match rank {
                 rank if rank == self.rank => own.map(|at| at as usize),
-                rank if with(rank) => self.place(history.spot(ongoing.sequence), rank, what),
+                rank if with(rank) => self.place(ongoing.sequence, rank, what),
                 _ => None,
             };
             (0..self.size).map(place).collect()
@@ -258,8 +238,8 @@ impl Windows {
 
     /// Where a peer says, in its announcement, that its contribution lies in its pool, or its output, if it lies there.
     #[inline]
-    pub(super) fn place(&self, spot: Spot, peer: usize, what: Place) -> Option<usize> {
-        let line = self.line(peer, spot);
+    pub(super) fn place(&self, sequence: u64, peer: usize, what: Place) -> Option<usize> {
+        let line = self.line(peer, sequence);
         let lies_there = Call::flags(announced(line)) & what.flag() != 0;
         lies_there.then(|| line[what.word()].load(Ordering::Relaxed) as usize)
     }

@@ -4,9 +4,9 @@
 //! 0        hello: ready, the pool's key, the pool's length, whether the rank has a processor
 //! 128      poison: the sequence of the call that failed, the text's length, the text
 //! 1024     counters, each in a pair of lines of its own
-//! 2048     two banks of sixteen announcements, each in a pair of lines of its own: the call, with up to 40 bytes inline or where its data lies
-//! 6144     two banks of four slots of 16 KiB, for what does not fit into an announcement
-//! 137216   the stage: pieces of plain memory
+//! 2048     sixteen announcements, each in a pair of lines of its own: the call, with up to 40 bytes inline or where its data lies
+//! 4096     four slots of 16 KiB, for what does not fit into an announcement
+//! 69632    the stage: pieces of plain memory
 //! ```
 
 use std::ops::Range;
@@ -56,34 +56,10 @@ pub(super) const SLOT_LEAD: u64 = TURNS - 1;
 const TURNS: u64 = 4;
 const _: () = assert!(SLOT_LEAD <= LEAD);
 
-/// Where a rank puts what it has for a call.
-///
-/// After a call in which all meet, it goes to the beginning of the other bank, where nobody reads any more. So programs in which all calls are such ones
-/// use two places in turn, which stay in the caches; among more of them, processors fetch ahead what is about to be written. (With sixteen lines and
-/// four slots for all calls, all-reduces of 8 B of eight ranks took 1.18 of the time, of 512 B 1.17.)
-#[derive(Clone, Copy, Default)]
-pub(super) struct Spot {
-    pub(super) bank: usize,
-    pub(super) turn: u64,
+/// The first word of the announcement of a call.
+pub(super) const fn announcement(sequence: u64) -> usize {
+    (ANNOUNCEMENTS + (sequence.wrapping_mul(9) % LINES) as usize * PAIR) / 8
 }
-
-impl Spot {
-    /// The first word of the announcement.
-    pub(super) const fn announcement(self) -> usize {
-        // Not one behind the other, so that no processor takes them for what is read in order.
-        (ANNOUNCEMENTS + ((self.turn.wrapping_mul(9) % LINES) as usize * BANKS + self.bank) * PAIR) / 8
-    }
-
-    /// Where the contribution begins if none is longer than `longest` bytes: in the announcement, or in a slot.
-    pub(super) const fn contribution(self, longest: usize) -> usize {
-        match longest <= INLINE_MAX {
-            true => (self.announcement() + INLINE) * 8,
-            false => SLOTS + ((self.turn % TURNS) as usize * BANKS + self.bank) * SLOT,
-        }
-    }
-}
-
-const BANKS: usize = 2;
 
 /// Words of an announcement, which is one line: sequence, call (2), and inline data (5) or where the data lies (2).
 pub(super) const LINE_WORDS: usize = 8;
@@ -95,7 +71,7 @@ pub(super) const OUTPUT_AT: usize = INLINE + 1;
 /// The longest contribution that travels in the announcement, in bytes.
 pub(super) const INLINE_MAX: usize = (LINE_WORDS - INLINE) * 8;
 
-const SLOTS: usize = ANNOUNCEMENTS + BANKS * LINES as usize * PAIR;
+const SLOTS: usize = ANNOUNCEMENTS + LINES as usize * PAIR;
 
 /// The longest contribution that may go through a slot, in bytes: where ranks share processors, twice as fast as through the stages.
 pub(crate) const SLOT: usize = 16 << 10;
@@ -120,7 +96,15 @@ pub(super) fn staged(shares: bool, ranks: usize) -> usize {
 /// all (1.35 with the processors far apart), 16 KiB 1.0 (0.95).
 pub(super) const REDUCE_SHARES: usize = 12 << 10;
 
-const STAGE: usize = SLOTS + BANKS * TURNS as usize * SLOT;
+/// Where a rank puts what it contributes to a call to which none contributes more than `longest` bytes: into its announcement, or a slot.
+pub(super) const fn slot(sequence: u64, longest: usize) -> usize {
+    match longest <= INLINE_MAX {
+        true => (announcement(sequence) + INLINE) * 8,
+        false => SLOTS + (sequence % TURNS) as usize * SLOT,
+    }
+}
+
+const STAGE: usize = SLOTS + TURNS as usize * SLOT;
 
 /// Bytes of the stage.
 const STAGE_LEN: usize = 4 << 20;
@@ -210,9 +194,6 @@ pub(super) const LEN: usize = STAGE + STAGE_LEN;
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashMap;
-
-    use super::super::announce::History;
     use super::*;
 
     #[test]
@@ -240,74 +221,55 @@ mod tests {
     const RANKS: usize = 3;
 
     /// A rank as far as the rules of announcements and slots go.
-    #[derive(Clone, Default)]
+    #[derive(Clone, Copy, Default)]
     struct Rank {
         announced: u64,
         met: u64,
-        /// It has not yet read what it needs for the call that it has announced.
-        reads: bool,
-        /// Which call's announcement and contribution lie in each place.
-        lines: HashMap<(usize, u64), u64>,
-        slots: HashMap<(usize, u64), u64>,
+        /// It has read what it needs for the call that it has announced.
+        done: bool,
     }
 
     /// Ranks that make the same calls and take their steps in an order that looks as if it was drawn; each call is one of all, or one rank
-    /// gives or takes. Whether what a rank wrote for a call is there whenever another one reads it, where banks have so many lines and slots.
+    /// gives or takes. Whether what a rank wrote for call s is there whenever another one reads it, if call s + `lines` writes over its
+    /// announcement, and call s + `slots` over its slot, which is read in that call alone.
     fn is_kept(lead: u64, lines: u64, slots: u64) -> bool {
         let mut drawn = 1_u64;
         let mut below = |end: u64| {
             drawn = drawn.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (drawn >> 33) % end
         };
+        let mut ranks = [Rank { done: true, ..Rank::default() }; RANKS];
         let calls: Vec<(u64, usize)> = (0..20_000).map(|_| (below(6), below(RANKS as u64) as usize)).collect();
-        let meets = |call: u64| calls[call as usize].0 == 0;
         let awaits = |rank: usize, peer: usize, call: u64| match calls[call as usize] {
             (0, _) => true,
             (1..4, root) => peer == root,
             (_, root) => rank == root,
         };
-        let mut history = History::default();
-        let spots: Vec<Spot> = (0..calls.len() as u64)
-            .map(|call| {
-                history.begin(call, meets(call));
-                history.spot(call)
-            })
-            .collect();
-        let at = |call: u64, places: u64| (spots[call as usize].bank, spots[call as usize].turn % places);
-        let (last, mut favoured) = (calls.len() as u64 - 1, 0);
-        let mut ranks = vec![Rank::default(); RANKS];
-        while ranks.iter().any(|rank| rank.announced < last) {
+        let mut favoured = 0;
+        while ranks.iter().any(|rank| rank.announced + 1 < calls.len() as u64) {
             // One is much faster than the others for a while.
             favoured = if below(50) == 0 { below(RANKS as u64) as usize } else { favoured };
-            let of = if below(4) > 0 { favoured } else { below(RANKS as u64) as usize };
-            let Rank { announced, met, reads, .. } = ranks[of];
-            let peers = (0..RANKS).filter(|peer| *peer != of);
-            if !reads && announced < last && announced < met + lead {
-                let (call, rank) = (announced + 1, &mut ranks[of]);
-                rank.lines.insert(at(call, lines), call);
-                rank.slots.insert(at(call, slots), call);
-                (rank.announced, rank.reads) = (call, true);
-                continue;
-            }
+            let at = if below(4) > 0 { favoured } else { below(RANKS as u64) as usize };
+            let Rank { announced, met, done } = ranks[at];
+            let peers = (0..RANKS).filter(|peer| *peer != at);
             // Where it looks for the others' announcements now, if they are there.
-            let (call, from): (u64, Vec<usize>) = match reads {
-                true => (announced, peers.filter(|peer| awaits(of, *peer, announced)).collect()),
-                false if announced == last => continue,
-                false => (announced + 1 - lead.div_ceil(2), peers.collect()),
+            let (call, kept, of): (u64, u64, Vec<usize>) = match done {
+                true if announced + 1 == calls.len() as u64 => continue,
+                true if announced < met + lead => {
+                    ranks[at] = Rank { announced: announced + 1, met, done: false };
+                    continue;
+                }
+                true => (announced + 1 - lead.div_ceil(2), lines, peers.collect()),
+                false => (announced, slots.min(lines), peers.filter(|peer| awaits(at, *peer, announced)).collect()),
             };
-            if from.iter().any(|peer| ranks[*peer].announced < call) {
+            if of.iter().any(|peer| ranks[*peer].announced < call) {
                 continue;
             }
-            let lies_there = |peer: &usize| {
-                let rank = &ranks[*peer];
-                rank.lines[&at(call, lines)] == call && (!reads || rank.slots[&at(call, slots)] == call)
-            };
-            if !from.iter().all(lies_there) {
+            if of.iter().any(|peer| ranks[*peer].announced >= call + kept) {
                 return false;
             }
-            let all = from.len() + 1 == RANKS;
-            let rank = &mut ranks[of];
-            (rank.met, rank.reads) = (if all { met.max(call) } else { met }, false);
+            let all = of.len() + 1 == RANKS;
+            ranks[at] = Rank { announced, met: if all { met.max(call) } else { met }, done: true };
         }
         true
     }

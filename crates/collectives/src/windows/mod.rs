@@ -171,7 +171,6 @@ impl Windows {
             true => (layout::READ_IN_PLACE, layout::staged(request.call.kind == Kind::AllReduce, self.size)),
             false => (layout::SLOT + 1, layout::SLOT + 1),
         };
-        progress.history.begin(ongoing.sequence, request.call.kind.is_mutual());
         if longest < copied {
             return self.in_slots::<false>(request, ongoing, progress, longest);
         }
@@ -237,8 +236,7 @@ impl Windows {
         progress: &mut Progress,
         longest: usize,
     ) -> Result<(), CollectiveError> {
-        let spot = progress.history.spot(ongoing.sequence);
-        let slot = spot.contribution(longest);
+        let slot = layout::slot(ongoing.sequence, longest);
         let writes = longest > layout::INLINE_MAX && request.contributed(self.rank as u32) > 0;
         self.make_room(ongoing, &mut progress.history, if writes { layout::SLOT_LEAD } else { layout::LEAD })?;
         let stays = request.input.is_some() || request.call.kind == Kind::Broadcast;
@@ -246,7 +244,7 @@ impl Windows {
         // What is read in place tells nothing of how slots are written faster.
         let mut trial = None;
         match place {
-            Some(at) => self.line(self.rank, spot)[Place::Input.word()].store(at, Ordering::Relaxed),
+            Some(at) => self.line(self.rank, ongoing.sequence)[Place::Input.word()].store(at, Ordering::Relaxed),
             None => {
                 let begun = trial.insert(progress.paces.begin(request.call.kind, longest));
                 copy_in_with(request.contribution(), self.window.local(), slot, begun.stores);
@@ -256,14 +254,14 @@ impl Windows {
         let history = &mut progress.history;
         self.announce(request.call.encode(if in_place { Place::Input.flag() } else { 0 }), ongoing, history);
         // Others have read what the call before wrote when they come to this one.
-        let together = trial.as_ref().is_some_and(pace::Trial::is_measured);
+        let together = trial.as_ref().is_some_and(|trial| trial.meets);
         self.agree(&request.call, ongoing, history, |peer| together || request.awaits(peer as u32))?;
         let span = 0..request.span();
         if IN_PLACE {
             let mut parts: SmallVec<[(&Exposed, usize); FEW]> = SmallVec::new();
             for rank in 0..self.size {
                 let awaited = rank != self.rank && request.awaits(rank as u32);
-                let place = if awaited { self.place(spot, rank, Place::Input) } else { None };
+                let place = if awaited { self.place(ongoing.sequence, rank, Place::Input) } else { None };
                 in_place |= place.is_some();
                 parts.push(match place {
                     Some(at) => self.in_pool(ongoing.operation, rank, at, request.contributed(rank as u32))?,

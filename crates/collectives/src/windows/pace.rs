@@ -41,23 +41,20 @@ struct Pace {
 /// One call: how it writes, and when it began if it is measured.
 pub(super) struct Trial {
     pub(super) stores: Stores,
+    /// It is to end when all ranks have what they need, so that the next one begins with all.
+    pub(super) meets: bool,
     kind: Kind,
     len: usize,
     begun: Option<Instant>,
 }
 
-impl Trial {
-    /// It is to end when all ranks have what they need.
-    pub(super) fn is_measured(&self) -> bool {
-        self.begun.is_some()
-    }
-}
-
 impl Paces {
     /// A call that begins to write.
     pub(super) fn begin(&mut self, kind: Kind, len: usize) -> Trial {
-        let (stores, measured) = if len < 1 << SHORTEST { (Stores::Cached, false) } else { self.of(kind, len).next() };
-        Trial { stores, kind, len, begun: measured.then(Instant::now) }
+        let next = if len < 1 << SHORTEST { None } else { Some(self.of(kind, len).next()) };
+        let (stores, tried) = next.unwrap_or((Stores::Cached, Tried::Not));
+        let begun = (tried == Tried::Measured).then(Instant::now);
+        Trial { stores, meets: tried != Tried::Not, kind, len, begun }
     }
 
     /// All ranks have what they need: what one rank writes faster, others may read slower.
@@ -73,13 +70,22 @@ impl Paces {
     }
 }
 
+/// What is tried by a call.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Tried {
+    Not,
+    /// The next one is measured.
+    Before,
+    Measured,
+}
+
 impl Pace {
     fn best(&self) -> usize {
         usize::from(self.took[1] < self.took[0])
     }
 
     /// How the next call writes, and whether it is to be measured. Ranks that write in the same calls measure the same ones.
-    fn next(&mut self) -> (Stores, bool) {
+    fn next(&mut self) -> (Stores, Tried) {
         let calls = self.calls;
         self.calls = calls.wrapping_add(1);
         let way = match calls {
@@ -88,7 +94,12 @@ impl Pace {
             _ => self.best(),
         };
         let tried = calls < FIRST || calls % EVERY < 2 * TRIAL;
-        (WAYS[way], tried && (calls + 1).is_multiple_of(TRIAL))
+        let tried = match tried {
+            true if (calls + 1).is_multiple_of(TRIAL) => Tried::Measured,
+            true => Tried::Before,
+            false => Tried::Not,
+        };
+        (WAYS[way], tried)
     }
 
     /// So long a call took that was measured.
@@ -109,10 +120,10 @@ mod tests {
     fn calls(pace: &mut Pace, count: u32, nanos: [u64; 2]) -> [u32; 2] {
         let mut taken = [0; 2];
         for _ in 0..count {
-            let (stores, measured) = pace.next();
+            let (stores, tried) = pace.next();
             let way = usize::from(stores == Stores::Cached);
             taken[way] += 1;
-            if measured {
+            if tried == Tried::Measured {
                 pace.took(stores, 1 << 16, Duration::from_nanos(nanos[way]));
             }
         }
@@ -141,16 +152,16 @@ mod tests {
 
     #[test]
     fn the_call_before_one_that_is_measured_went_the_same_way() {
-        let (mut pace, mut before, mut measured_each) = (Pace::default(), None, [0; 2]);
+        let (mut pace, mut before, mut measured_each) = (Pace::default(), (Stores::Cached, Tried::Not), [0; 2]);
         for _ in 0..10 * EVERY {
-            let (stores, measured) = pace.next();
-            if measured {
-                assert_eq!(before, Some(stores));
+            let (stores, tried) = pace.next();
+            if tried == Tried::Measured {
+                assert_eq!(before, (stores, Tried::Before));
                 let way = usize::from(stores == Stores::Cached);
                 measured_each[way] += 1;
                 pace.took(stores, 1 << 16, Duration::from_micros([11, 6][way]));
             }
-            before = Some(stores);
+            before = (stores, tried);
         }
         assert!(measured_each.iter().all(|count| *count > 9), "{measured_each:?}");
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use fulmen_kernels::ReduceOp;
 
-use super::Ongoing;
+use super::{Ongoing, layout};
 use crate::ranks::start;
 use crate::{Buffer, CollectiveError, Group};
 
@@ -102,13 +102,11 @@ fn who_comes_last_wakes_the_others_before_its_long_work() {
         let (from, mut to) = (group.alloc::<f32>(COUNT).unwrap(), group.alloc::<f32>(COUNT).unwrap());
         for _ in 0..2 {
             if group.rank() == 1 {
-                group.windows(|windows, calls, progress| {
-                    let (mut history, next) = (progress.history, calls + 1);
-                    history.begin(next, true);
-                    while windows.line(0, history.spot(next))[0].load(Ordering::Acquire) != next {
-                        std::thread::yield_now();
-                    }
-                });
+                let (windows, calls) = group.windows();
+                let line = layout::announcement(calls + 1);
+                while windows.words(0)[line].load(Ordering::Acquire) != calls + 1 {
+                    std::thread::yield_now();
+                }
                 hold(|ongoing| assert!(!ongoing.owes_ring, "rank 0 may be parked"));
             }
             group.all_reduce_into(&from, &mut to, ReduceOp::Sum).unwrap();
