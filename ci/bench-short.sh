@@ -26,7 +26,7 @@ check() {
 
 for profile in "" infiniband thunderbolt; do
     for op in all-reduce all-gather reduce-scatter broadcast reduce gather scatter all-to-all scan latency bandwidth; do
-        check "$op" --min 8 --max 64K ${profile:+--profile "$profile"}
+        check "$op" --min 8 --max 64K --factor 4 ${profile:+--profile "$profile"}
     done
     check barrier ${profile:+--profile "$profile"}
 done
