@@ -86,11 +86,8 @@ impl Windows {
     fn catch_up(&self, ongoing: &mut Ongoing<'_>, history: &mut History, lead: u64) -> Result<(), CollectiveError> {
         let sequence = ongoing.sequence - lead.div_ceil(2);
         self.await_announcements(ongoing, sequence, |_| true)?;
-        let own = self.line(self.rank, sequence);
-        let call = announced(own);
-        for rank in self.peers() {
-            self.compare(ongoing, history, rank, sequence, call)?;
-        }
+        let call = announced(self.line(self.rank, sequence));
+        self.compare(ongoing, history, sequence, call, |_| true)?;
         history.met = sequence;
         Ok(())
     }
@@ -138,15 +135,7 @@ impl Windows {
         let sequence = ongoing.sequence;
         self.await_announcements(ongoing, sequence, &with)?;
         let call = call.encode(0);
-        let (mine, mut all) = (history.tell(call), true);
-        for rank in self.peers() {
-            if with(rank) {
-                self.compare(ongoing, history, rank, sequence, mine)?;
-            } else {
-                all = false;
-            }
-        }
-        if all {
+        if self.compare(ongoing, history, sequence, history.tell(call), with)? {
             history.met = sequence;
         }
         history.add(call);
@@ -165,22 +154,26 @@ impl Windows {
         self.await_ranks(ongoing, |rank, words| !of(rank) || words[line].load(Ordering::Acquire) == sequence)
     }
 
-    /// Compares what a peer has announced with what this rank calls, and called before.
+    /// Compares what some of the peers have announced with what this rank calls, and called before. Whether these are all.
     // Inlined, so that no words are written to be read at once.
     #[inline(always)]
     fn compare(
         &self,
         ongoing: &Ongoing<'_>,
         history: &History,
-        rank: usize,
         sequence: u64,
         mine: [u64; 2],
-    ) -> Result<(), CollectiveError> {
-        let line = self.line(rank, sequence);
-        if Call::is_same(mine, announced(line)) {
-            return Ok(());
+        with: impl Fn(usize) -> bool,
+    ) -> Result<bool, CollectiveError> {
+        let mut all = true;
+        for rank in self.peers() {
+            if !with(rank) {
+                all = false;
+            } else if !Call::is_same(mine, announced(self.line(rank, sequence))) {
+                return Err(self.mismatch(ongoing, history, rank, sequence, mine));
+            }
         }
-        Err(self.mismatch(ongoing, history, rank, sequence, mine))
+        Ok(all)
     }
 
     /// The first call in which a peer differs, of those that both ranks' announcements still tell of: they do of all that were not compared.

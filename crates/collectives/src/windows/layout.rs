@@ -58,6 +58,8 @@ const _: () = assert!(SLOT_LEAD <= LEAD);
 
 /// The first word of the announcement of a call.
 pub(super) const fn announcement(sequence: u64) -> usize {
+    // Not one behind the other: processors would take them for what is read in order, and fetch from the peers what these are about to write. (Of two
+    // ranks far apart, all-gathers of 8 B took 1.06 of the time that they took with two lines, and take 0.98 so.)
     (ANNOUNCEMENTS + (sequence.wrapping_mul(9) % LINES) as usize * PAIR) / 8
 }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Barrier;
 use std::thread;
+use std::time::Duration;
 
 use fulmen_collectives::{CollectiveError, Group};
 use fulmen_fabric::FabricError;
@@ -17,6 +18,18 @@ const MEASURED: usize = 8;
 
 /// As many as fill all slots.
 const AHEAD: usize = 3;
+
+/// Long enough, and short enough for a rank that waits in vain to be told of.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+/// Comes to the barrier when it is dropped, also by a rank that fails: the others are not to wait for ever.
+struct Comes<'a>(&'a Barrier);
+
+impl Drop for Comes<'_> {
+    fn drop(&mut self) {
+        self.0.wait();
+    }
+}
 
 fn element(rank: usize, turn: usize, at: usize) -> u32 {
     (at as u32).wrapping_mul(0x85eb_ca6b).wrapping_add((rank * 523 + turn * 77) as u32)
@@ -46,6 +59,8 @@ fn who_only_gives_is_done_before_the_others_come() {
     for count in COUNTS {
         let done = Barrier::new(2);
         let body = |group: &Group| {
+            let group = &group.with_deadline(DEADLINE);
+            let mut comes = Some(Comes(&done));
             for turn in 0..MEASURED {
                 broadcast(group, turn, count);
                 gather(group, turn, count, 1);
@@ -53,14 +68,12 @@ fn who_only_gives_is_done_before_the_others_come() {
             // From the last call that all have made, one that gives is ahead by its own calls alone.
             group.barrier().unwrap();
             if group.rank() == 1 {
-                done.wait();
+                comes = None;
             }
             for turn in 0..AHEAD {
                 if turn % 2 == 0 { broadcast(group, turn, count) } else { gather(group, turn, count, 1) }
             }
-            if group.rank() == 0 {
-                done.wait();
-            }
+            drop(comes);
         };
         run_group(2, body);
         run_busy(2, body);
@@ -72,20 +85,17 @@ fn who_gave_may_leave_before_the_others_come() {
     for count in COUNTS {
         let gone = Barrier::new(3);
         run(3, |fabric| {
-            let group = Group::new(fabric).unwrap();
+            // Dropped after the group.
+            let comes = Comes(&gone);
+            let group = Group::new(fabric).unwrap().with_deadline(DEADLINE);
             for turn in 0..MEASURED {
                 broadcast(&group, turn, count);
             }
             group.barrier().unwrap();
             if group.rank() == 0 {
-                for turn in 0..AHEAD {
-                    broadcast(&group, turn, count);
-                }
-                drop(group);
-                gone.wait();
-                return;
+                return (0..AHEAD).for_each(|turn| broadcast(&group, turn, count));
             }
-            gone.wait();
+            drop(comes);
             for turn in 0..AHEAD {
                 broadcast(&group, turn, count);
             }
