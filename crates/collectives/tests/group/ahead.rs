@@ -1,11 +1,11 @@
 //! Ranks that are ahead of others: whoever only gives waits for nobody, and may be gone when others take what it gave.
 
-use std::sync::Barrier;
+use std::sync::{Barrier, OnceLock};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fulmen_collectives::{CollectiveError, Group};
-use fulmen_fabric::FabricError;
+use fulmen_fabric::{Fabric, FabricError};
 use fulmen_kernels::ReduceOp;
 
 use crate::world::{run, run_busy, run_group};
@@ -103,6 +103,36 @@ fn who_gave_may_leave_before_the_others_come() {
             let error = group.barrier().unwrap_err();
             let lost = matches!(&error, CollectiveError::Fabric(FabricError::PeerLost { rank: 0, .. }));
             assert!(lost || matches!(error, CollectiveError::Poisoned { .. }), "{error}");
+        });
+    }
+}
+
+/// Rank 2 waits for rank 1, which comes only when rank 2 has heard that rank 0 has left.
+#[test]
+fn who_has_left_does_not_disturb_those_that_wait_for_others() {
+    for count in COUNTS {
+        let waits = OnceLock::new();
+        run(3, |fabric| {
+            let group = Group::new(fabric.clone()).unwrap().with_deadline(DEADLINE);
+            let scan = || {
+                let mut data = vec![1_u32; count];
+                group.scan(&mut data, ReduceOp::Sum).unwrap();
+                assert_eq!(data, vec![group.rank() + 1; count]);
+            };
+            (0..MEASURED).for_each(|_| scan());
+            group.barrier().unwrap();
+            match group.rank() {
+                1 => {
+                    let began = Instant::now();
+                    let heard = || waits.get().is_some_and(|other: &Fabric| other.loss(0).is_some());
+                    while !heard() && began.elapsed() < DEADLINE {
+                        thread::yield_now();
+                    }
+                }
+                2 => _ = waits.set(fabric.clone()),
+                _ => {}
+            }
+            scan();
         });
     }
 }
