@@ -43,7 +43,7 @@ pub(crate) struct Inner {
     /// Messages to itself.
     pub(crate) own: Own,
     pub(crate) onesided: Arc<OneSided>,
-    /// The other ranks' memory, where ranks map it.
+    /// The other ranks' memory, of those that are mapped here.
     pub(crate) neighbours: Option<Arc<Neighbours>>,
     /// By rank, where links run over devices.
     rails: Vec<Option<RailInfo>>,
@@ -149,6 +149,12 @@ impl Fabric {
     #[must_use]
     pub fn link_kind(&self) -> LinkKind {
         self.inner.link_kind()
+    }
+
+    /// What connects this rank with another one.
+    #[must_use]
+    pub fn link_to(&self, rank: u32) -> LinkKind {
+        self.inner.link_to(rank)
     }
 
     /// What the link with a rank ran over first: both ends and the transport service. None where it runs over no devices.
@@ -281,16 +287,25 @@ impl Inner {
     pub(crate) fn link_kind(&self) -> LinkKind {
         let is_tcp = |rail: &RailInfo| matches!(rail.carrier, Carrier::Tcp { .. });
         match &self.neighbours {
-            Some(_) => LinkKind::SharedMemory,
-            None if self.rails.iter().flatten().any(is_tcp) => LinkKind::Tcp,
-            None => LinkKind::Device,
+            Some(neighbours) if neighbours.maps_all() => LinkKind::SharedMemory,
+            _ if self.rails.iter().flatten().any(is_tcp) => LinkKind::Tcp,
+            _ => LinkKind::Device,
         }
+    }
+
+    pub(crate) fn link_to(&self, rank: u32) -> LinkKind {
+        if self.maps(rank) { LinkKind::SharedMemory } else { self.link_kind() }
+    }
+
+    /// Whether the memory of another rank is mapped here.
+    pub(crate) fn maps(&self, rank: u32) -> bool {
+        self.neighbours.as_ref().is_some_and(|neighbours| neighbours.maps(rank))
     }
 
     /// Why an operation ended, in the words of the fabric.
     pub(crate) fn failure(&self, op: OpName, fate: Fate) -> FabricError {
         match fate {
-            Fate::Lost { rank, loss } => FabricError::PeerLost { rank, link: self.link_kind(), op, cause: loss },
+            Fate::Lost { rank, loss } => FabricError::PeerLost { rank, link: self.link_to(rank), op, cause: loss },
             Fate::Ended => FabricError::Ended { op },
         }
     }

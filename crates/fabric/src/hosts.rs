@@ -1,13 +1,12 @@
 //! On which hosts the ranks are: what they can use to talk depends on it.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::Providers;
 use crate::bootstrap::{Session, SessionError};
 use crate::processors::{self, Processors};
+use crate::{FabricOptions, Providers};
 
 /// The hosts of a generation's ranks, by rank. `FULMEN_HOST_ID` can say which host a process is on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,15 +60,58 @@ impl Means {
     }
 }
 
+/// Which ranks map one another's memory: the same on all ranks.
+#[derive(Clone, Debug)]
+pub(crate) struct Near {
+    /// By rank: those of one number do.
+    sides: Vec<u32>,
+}
+
+impl Near {
+    /// All of so many.
+    pub(crate) fn all(size: u32) -> Near {
+        Near { sides: vec![0; size as usize] }
+    }
+
+    /// None of so many.
+    pub(crate) fn none(size: u32) -> Near {
+        Near { sides: (0..size).collect() }
+    }
+
+    /// Those of each host.
+    pub(crate) fn by(hosts: &Hosts) -> Near {
+        Near { sides: hosts.numbers() }
+    }
+
+    /// Whether these two do.
+    pub(crate) fn are(&self, one: u32, other: u32) -> bool {
+        self.sides[one as usize] == self.sides[other as usize]
+    }
+
+    /// Whether any two do.
+    pub(crate) fn exist(&self) -> bool {
+        (0..self.sides.len() as u32).any(|rank| self.has_others(rank))
+    }
+
+    /// Whether a rank maps the memory of any other one.
+    pub(crate) fn has_others(&self, rank: u32) -> bool {
+        (0..self.sides.len() as u32).any(|other| other != rank && self.are(rank, other))
+    }
+}
+
 impl Hosts {
     /// All ranks tell one another where they are, and how they talk if they do. Each generation begins with this, whoever
     /// starts it.
-    pub(crate) fn exchange(session: &Session, means: Option<Means>, timeout: Duration) -> Result<Hosts, SessionError> {
-        let (id, machine) = (fulmen_reach::this_host().ok(), fulmen_reach::this_machine().ok());
+    pub(crate) fn exchange(
+        session: &Session,
+        means: Option<Means>,
+        options: &FabricOptions,
+    ) -> Result<Hosts, SessionError> {
+        let (id, machine) = (options.host.or_else(|| fulmen_reach::this_host().ok()), fulmen_reach::this_machine().ok());
         processors::remember();
         let own = Said { id, machine, processors: Processors::own(), means };
         let own = postcard::to_stdvec(&own).expect("a vector takes what is written to it");
-        let blobs = session.all_gather(&own, timeout)?;
+        let blobs = session.all_gather(&own, options.timeout)?;
         let said: Vec<Said> =
             blobs.iter().map(|blob| postcard::from_bytes(blob).unwrap_or_else(|_| Said::nothing())).collect();
         Ok(Hosts::told(session.rank(), &said))

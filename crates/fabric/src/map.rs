@@ -9,6 +9,7 @@ use fulmen_reach::{Doorbell, Node, NodeAddress, Peer, ReachError, ShareKey};
 
 use crate::driver::reach;
 use crate::handshake::Hello;
+use crate::hosts::Near;
 use crate::liveness::Life;
 use crate::{Fabric, FabricError, Loss, OpName, StartError, clock};
 
@@ -52,14 +53,14 @@ impl Drop for Share {
 
 type OnDeath = dyn Fn(&NodeAddress) + Send + Sync;
 
-/// The other ranks of this host.
+/// The other ranks whose memory is mapped here.
 pub(crate) struct Neighbours {
     node: Node,
     /// The node calls it for as long as it is here: nothing of an old generation stays with the node.
     _on_death: Arc<OnDeath>,
     /// This rank's pool, until the generation ends.
     pool: Mutex<Option<Share>>,
-    /// By rank; `None` for this one.
+    /// By rank; `None` for this one, and those of other hosts.
     peers: Vec<Option<Neighbour>>,
     /// The keys of this rank's own regions, by their ids. The pool's is the first.
     keys: RwLock<Vec<(u64, ShareKey)>>,
@@ -74,13 +75,13 @@ struct Neighbour {
 }
 
 impl Neighbours {
-    /// Connects to all other ranks, maps their control regions and pools, and has losses noted in `life`. `pool` is this
-    /// rank's, and how it is shared.
+    /// Connects to all other ranks that are near, maps their control regions and pools, and has losses noted in `life`. `pool` is
+    /// this rank's, and how it is shared.
     ///
     /// After the meeting nobody needs an answer from a rank that may have ended by then: what it has is mapped.
     pub(crate) fn meet(
         node: Node,
-        rank: u32,
+        (rank, near): (u32, &Near),
         hellos: &[Hello],
         (pool, shared): (&Region, Share),
         life: &Arc<Life>,
@@ -89,9 +90,12 @@ impl Neighbours {
     ) -> Result<Neighbours, StartError> {
         let deadline = clock::after(timeout);
         let left = || clock::until(deadline);
-        let addresses = (0..).zip(hellos).map(|(rank, hello)| address(rank, hello)).collect::<Result<Vec<_>, _>>()?;
+        let near = (0..).zip(hellos).filter(|(other, _)| near.are(rank, *other));
+        let addresses = near.map(|(other, hello)| Ok((other, address(other, hello)?)));
+        let addresses = addresses.collect::<Result<Vec<_>, StartError>>()?;
 
-        let ranks: HashMap<NodeAddress, u32> = addresses.iter().map(|(address, _)| *address).zip(0..).collect();
+        let ranks: HashMap<NodeAddress, u32> =
+            addresses.iter().map(|(other, (address, _))| (*address, *other)).collect();
         let weak = Arc::downgrade(life);
         let on_death: Arc<OnDeath> = Arc::new(move |address| {
             if let (Some(rank), Some(life)) = (ranks.get(address), weak.upgrade()) {
@@ -100,14 +104,10 @@ impl Neighbours {
         });
         node.on_death_while(Arc::downgrade(&on_death));
 
-        let mut peers = Vec::with_capacity(addresses.len());
-        for (other, (address, keys)) in (0..).zip(&addresses) {
-            if other == rank {
-                peers.push(None);
-                continue;
-            }
+        let mut peers: Vec<_> = hellos.iter().map(|_| None).collect();
+        for (other, (address, keys)) in addresses.into_iter().filter(|(other, _)| *other != rank) {
             let failed = |cause| StartError::Reach { rank: other, cause };
-            let peer = node.connect(address, left()).map_err(failed)?;
+            let peer = node.connect(&address, left()).map_err(failed)?;
             let memory = |what| move |cause| StartError::Memory { what, cause };
             let control = peer.map(keys.control, left()).map_err(failed)?;
             let control = control.expose().map_err(memory("a peer's control region"))?;
@@ -122,7 +122,7 @@ impl Neighbours {
             }
             let bell = reach::doorbell(&control);
             let regions = RwLock::new(vec![(keys.pool.to_u64(), pool)]);
-            peers.push(Some(Neighbour { peer, bell, control, regions }));
+            peers[other as usize] = Some(Neighbour { peer, bell, control, regions });
         }
         let keys = RwLock::new(vec![(pool.id(), shared.key())]);
         Ok(Neighbours { node, _on_death: on_death, pool: Mutex::new(Some(shared)), peers, keys })
@@ -136,7 +136,17 @@ impl Neighbours {
         }
     }
 
-    /// The control regions of all ranks but this one.
+    /// Whether a rank's memory is mapped here; not this one's.
+    pub(crate) fn maps(&self, rank: u32) -> bool {
+        self.peers.get(rank as usize).is_some_and(Option::is_some)
+    }
+
+    /// Whether that of all other ranks is.
+    pub(crate) fn maps_all(&self) -> bool {
+        self.peers.iter().filter(|peer| peer.is_none()).count() == 1
+    }
+
+    /// By rank, the control regions that are mapped here.
     pub(crate) fn controls(&self) -> impl Iterator<Item = Option<&Exposed>> {
         self.peers.iter().map(|peer| peer.as_ref().map(|peer| &peer.control))
     }
@@ -191,7 +201,7 @@ impl Neighbours {
 
     /// A whole region of a peer, mapped for as long as the caller has it.
     pub(crate) fn borrow(&self, op: OpName, rank: u32, key: u64, timeout: Duration) -> Result<Exposed, FabricError> {
-        let neighbour = self.peers[rank as usize].as_ref().expect("a rank that was checked to be another one");
+        let neighbour = self.peers.get(rank as usize).and_then(Option::as_ref).ok_or(FabricError::NoWindows { op })?;
         let known = neighbour.regions.read().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, region)) = known.iter().find(|(known, _)| *known == key) {
             return Ok(region.clone());
@@ -205,7 +215,7 @@ impl Neighbours {
     /// A whole region of a peer, mapped until it is [forgotten](Neighbours::forget).
     pub(crate) fn region(&self, op: OpName, rank: u32, key: u64, timeout: Duration) -> Result<Exposed, FabricError> {
         let region = self.borrow(op, rank, key, timeout)?;
-        let neighbour = self.peers[rank as usize].as_ref().expect("a rank that was checked to be another one");
+        let Some(neighbour) = &self.peers[rank as usize] else { unreachable!("its memory was just borrowed") };
         let known = neighbour.regions.read().unwrap_or_else(PoisonError::into_inner);
         if known.iter().any(|(known, _)| *known == key) {
             return Ok(region);
@@ -286,9 +296,16 @@ impl Fabric {
         if rank == self.rank() { self.inner.lanes.parker.wake() } else { self.ring(rank) }
     }
 
-    /// Whether ranks map one another's memory. The same on all ranks.
+    /// Whether all ranks map one another's memory. The same on all ranks.
     #[must_use]
     pub fn has_windows(&self) -> bool {
-        self.inner.neighbours.is_some()
+        self.inner.neighbours.as_ref().is_some_and(|neighbours| neighbours.maps_all())
+    }
+
+    /// Whether these ranks map one another's memory, of which this one is one. The same on all of them.
+    #[must_use]
+    pub fn has_windows_among(&self, ranks: &[u32]) -> bool {
+        let maps = |rank: u32| rank == self.rank() || self.inner.maps(rank);
+        self.inner.neighbours.is_some() && ranks.iter().all(|rank| maps(*rank))
     }
 }

@@ -356,7 +356,7 @@ impl Fabric {
 
     /// The outcome of an operation in the words of the fabric.
     pub(crate) fn told(&self, op: OpName, rank: u32, outcome: Result<u64, OpError>) -> Result<u64, FabricError> {
-        let link = self.link_kind();
+        let link = self.link_to(rank);
         outcome.map_err(|error| match error {
             OpError::Truncated { len, room } => FabricError::Truncated { op, rank, link, len, room },
             OpError::Mislabelled { label } => FabricError::Mislabelled { op, rank, link, label },

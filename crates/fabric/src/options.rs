@@ -21,8 +21,11 @@ pub struct FabricOptions {
     pub timeout: Duration,
     /// Bytes of the pool from which [`Fabric::alloc`](crate::Fabric::alloc) takes: 1 GiB, or `FULMEN_POOL`.
     pub pool: usize,
-    /// Whether ranks of one host map one another's memory.
+    /// Whether ranks of one host map one another's memory. Those of several hosts need [devices](crate::Providers::devices) beside it.
     pub windows: bool,
+    /// On which host this rank is: what the system and `FULMEN_HOST_ID` say, if nothing is given. Ranks that give the same must be
+    /// on one machine.
+    pub host: Option<[u8; 16]>,
     /// The profile of the devices over which links run, if they run over devices.
     pub profile: Option<String>,
     /// How much a link carries at once.
@@ -104,6 +107,7 @@ impl Default for FabricOptions {
             timeout: DEFAULT_TIMEOUT,
             pool: DEFAULT_POOL,
             windows: true,
+            host: None,
             profile: None,
             flow: Flow::default(),
             farewell: Duration::from_secs(2),

@@ -117,10 +117,13 @@ impl Fabric {
             let kept = Some(&inner.pool).filter(|_| !retirement.taken_back.load(Ordering::Relaxed));
             // What links run over stays as it is: this is for processes that have just joined.
             let means = Means::of(&inner.providers);
-            let started = Hosts::exchange(&session, Some(means), inner.options.timeout)
+            let started = Hosts::exchange(&session, Some(means), &inner.options)
                 .map_err(StartError::Session)
                 .and_then(|hosts| muster::ready(&session, inner.options.timeout, Ok(hosts)))
-                .and_then(|hosts| Ok((Fabric::connect(&session, &inner.options, &inner.providers, kept)?, hosts)));
+                .and_then(|hosts| {
+                    let started = Fabric::connect(&session, &inner.options, &inner.providers, &hosts, kept)?;
+                    Ok((started, hosts))
+                });
             match started {
                 Ok((started, hosts)) => {
                     // All have retired the old generation, and the others are dead: nobody writes any more.

@@ -8,10 +8,10 @@ use fulmen_reach::ReachError;
 
 use crate::bootstrap::{Session, SessionError};
 use crate::driver::device::{self, Given, RailInfo, Rails, Registered};
-use crate::driver::{Parker, Wire, reach, relay};
-use crate::engine::{Config, Exports, Link, Place};
+use crate::driver::{Parker, reach, relay};
+use crate::engine::{Exports, Link, Place};
 use crate::handshake::{self, Hello, ReachHello, Settings};
-use crate::hosts::Hosts;
+use crate::hosts::{Hosts, Near};
 use crate::lanes::{Lane, Lanes};
 use crate::liveness::{Fate, Life};
 use crate::map::{Neighbours, Share};
@@ -109,9 +109,9 @@ impl From<DeviceError> for StartError {
 impl Fabric {
     /// Connects the ranks of a session. Collective: every rank calls it, with options that agree.
     ///
-    /// Where options ask for windows and there is a node, ranks map one another's memory, which needs them on one host.
-    /// Else links run over the first device that can be used, or over those that the [cables](crate::Cables) name; their limits
-    /// are checked first. A port that is not ready yet is waited for ([`FabricOptions::port_wait`]).
+    /// Where options ask for windows and there is a node, ranks of one host map one another's memory. Other links run
+    /// over the first device that can be used, or over those that the [cables](crate::Cables) name; their limits
+    /// are checked first. Without devices, all ranks have to be on one host. A port that is not ready yet is waited for ([`FabricOptions::port_wait`]).
     /// Returns within the options' timeout, and up to 10 s more for the coordinator's verdict.
     ///
     /// # Errors
@@ -149,12 +149,12 @@ impl Fabric {
     where
         E: From<StartError> + fmt::Display,
     {
-        let hosts = Hosts::exchange(&session, None, options.timeout).map_err(StartError::Session)?;
+        let hosts = Hosts::exchange(&session, None, &options).map_err(StartError::Session)?;
         let muster = Muster::new(&session, hosts, options.timeout);
         let providers = choose(&muster, &mut options);
         let hosts = muster.hosts().clone();
         let providers = ready(&session, options.timeout, providers)?;
-        let started = Fabric::connect(&session, &options, &providers, None)?;
+        let started = Fabric::connect(&session, &options, &providers, &hosts, None)?;
         Ok(Fabric::new(session, started, providers, options, hosts))
     }
 
@@ -164,6 +164,7 @@ impl Fabric {
         session: &Session,
         options: &FabricOptions,
         providers: &Providers,
+        hosts: &Hosts,
         kept: Option<&Pool>,
     ) -> Result<Started, StartError> {
         check(options)?;
@@ -172,9 +173,16 @@ impl Fabric {
         let left = || clock::until(deadline);
         let Providers { node, mut devices, cables, tcp } = providers.clone();
         let node = node.filter(|_| options.windows);
-        if node.is_some() || size == 1 {
+        if size == 1 || node.is_some() && hosts.are_one() {
             devices.clear();
         }
+        let near = match (&node, devices.is_empty()) {
+            (Some(_), true) => Near::all(size),
+            (Some(_), false) => Near::by(hosts),
+            (None, _) => Near::none(size),
+        };
+        // Between hosts of one rank each there are devices alone.
+        let node = node.filter(|_| devices.is_empty() || near.exist());
 
         let memory = |what| move |cause| StartError::Memory { what, cause };
         let pool = match kept {
@@ -214,12 +222,12 @@ impl Fabric {
             .zip(pool_share)
             .map(|(node, share)| {
                 let control_len = reach::control_len(size, &options.flow);
-                Neighbours::meet(node, rank, &hellos, (&pool, share), &life, control_len, left())
+                Neighbours::meet(node, (rank, &near), &hellos, (&pool, share), &life, control_len, left())
             })
             .transpose();
         let rails = (!devices.is_empty())
             .then(|| {
-                let given = Given { devices: &devices, cables: cables.as_ref() };
+                let given = Given { devices: &devices, cables: cables.as_ref(), near: &near };
                 device::connect(session, &given, &pool, options, (bell.clone(), &life), left)
             })
             .transpose();
@@ -242,25 +250,25 @@ impl Fabric {
             direct(neighbours.clone(), rails.as_ref().map(|rails| rails.registered.clone()).unwrap_or_default());
         let (mut registrar, mut switch, mut wiring) = (None, None, None);
         let mut infos = vec![None; size as usize];
-        let (lanes, parker): (_, Arc<dyn Parker>) = match (&neighbours, rails) {
-            (Some(neighbours), _) => {
-                (reach_lanes(rank, &control_memory, neighbours, options, &exports)?, Arc::new(bell))
-            }
-            (None, Some(Rails { hub, rails, registrar: given, mesh, .. })) => {
+        let mut lanes = match &neighbours {
+            Some(neighbours) => reach_lanes(rank, &control_memory, neighbours, options, &exports)?,
+            None => (0..size).map(|_| None).collect(),
+        };
+        let parker: Arc<dyn Parker> = match rails {
+            None => Arc::new(bell),
+            Some(Rails { hub, rails, registrar: given, mesh, .. }) => {
                 // Bytes that a peer's device reads or writes are not verified by anybody.
                 registrar = (!options.verify_data).then_some(given);
-                let lane = |(rail, info): (Option<_>, &mut Option<RailInfo>)| {
-                    let (config, rail, said) = rail?;
-                    *info = Some(said);
-                    Some(device_lane(config, rail, &exports))
-                };
-                let mut lanes: Vec<_> = rails.into_iter().zip(&mut infos).map(lane).collect();
+                for (peer, rail) in rails.into_iter().enumerate() {
+                    let Some((config, rail, said)) = rail else { continue };
+                    infos[peer] = Some(said);
+                    lanes[peer] = Some(Lane::new(Link::with_exports(config, exports.clone()), rail));
+                }
                 // Without cables, one device leads to all.
                 wiring = providers.cables.as_ref().map(|_| Wiring::new(mesh.graph.clone()));
                 switch = relay::join((rank, session.generation()), &mesh, options, &exports, &mut lanes);
-                (lanes, hub)
+                hub
             }
-            (None, None) => ((0..size).map(|_| None).collect(), Arc::new(bell)),
         };
         let onesided = Arc::new(OneSided::new(
             (session.generation(), rank),
@@ -321,7 +329,7 @@ fn watch(session: &Session, life: &Arc<Life>) {
     });
 }
 
-/// The lanes to all other ranks over shared memory.
+/// By rank, the lanes to those whose memory is mapped here.
 fn reach_lanes(
     rank: u32,
     control: &Exposed,
@@ -360,22 +368,20 @@ fn areas(
     areas
 }
 
-/// Where the links' large moves reach memory of this rank.
+/// Where the links' large moves reach memory of this rank, whatever leads to the peer.
 fn direct(neighbours: Option<Arc<Neighbours>>, registered: Vec<Arc<Registered>>) -> Direct {
-    Box::new(move |memory| match &neighbours {
-        Some(neighbours) => {
-            neighbours.reference(memory).map(|at| Place { key: at.key, offset: at.offset, checksum: 0 })
-        }
-        // Whichever device leads to the peer.
-        None => {
-            let reached = !registered.is_empty() && registered.iter().all(|pool| pool.key(memory).is_some());
-            reached.then(Place::default)
-        }
+    Box::new(move |memory| {
+        let by_devices = registered.iter().all(|pool| pool.key(memory).is_some());
+        let place = match &neighbours {
+            Some(neighbours) => {
+                let at = neighbours.reference(memory)?;
+                Place { key: at.key, offset: at.offset, checksum: 0 }
+            }
+            None if registered.is_empty() => return None,
+            None => Place::default(),
+        };
+        by_devices.then_some(place)
     })
-}
-
-fn device_lane(config: Config, wire: Box<dyn Wire>, exports: &Exports) -> Lane {
-    Lane::new(Link::with_exports(config, exports.clone()), wire)
 }
 
 fn check(options: &FabricOptions) -> Result<(), StartError> {

@@ -69,7 +69,7 @@ impl Fabric {
     /// When one rank fails, all do.
     pub fn window(&self, len: usize, timeout: Duration) -> Result<Window, FabricError> {
         let inner = &self.inner;
-        if inner.neighbours.is_none() {
+        if !self.has_windows() {
             return Err(FabricError::NoWindows { op: OP });
         }
         inner.check_goes_on(OP)?;

@@ -188,6 +188,38 @@ impl Bench for Hosts {
     }
 }
 
+/// Two hosts: ranks of one map one another's memory, and the others are reached over a device. Or over one for each other rank, and
+/// for those of the own host, too, which nobody needs.
+struct Mixed {
+    profile: Profile,
+    cabled: bool,
+}
+
+impl Bench for Mixed {
+    fn name(&self) -> String {
+        format!("two hosts {}{}", self.profile, if self.cabled { " with cables" } else { "" })
+    }
+
+    fn providers(&self, rank: u32) -> Result<Providers, String> {
+        match self.cabled {
+            true => Ok(Providers { node: Some(node()?), ..Cabled(self.profile).providers(rank)? }),
+            false => Ok(Providers { node: Some(node()?), ..Soft(self.profile).providers(rank)? }),
+        }
+    }
+
+    fn options(&self, options: FabricOptions) -> FabricOptions {
+        FabricOptions { windows: true, ..options }
+    }
+
+    fn host(&self, rank: u32) -> Option<[u8; 16]> {
+        Some([rank as u8 % 2; 16])
+    }
+
+    fn most_ranks(&self) -> u32 {
+        if self.cabled { 5 } else { 6 }
+    }
+}
+
 /// The same over a device that goes wrong now and then.
 struct Broken {
     profile: Profile,
@@ -289,6 +321,18 @@ fn tcp_on_first_use() {
         let bench = Hosts { profile, authority: None, on_first_use: true };
         run_some(&bench, &wanted, &mut |case, verdict| println!("{}: {case}: {verdict:?}", bench.name()))
             .assert_passed();
+    }
+}
+
+#[test]
+fn two_hosts_infiniband() {
+    run(&Mixed { profile: Profile::Infiniband, cabled: false }).assert_passed();
+}
+
+#[test]
+fn two_hosts_thunderbolt() {
+    for cabled in [false, true] {
+        run(&Mixed { profile: Profile::Thunderbolt, cabled }).assert_passed();
     }
 }
 

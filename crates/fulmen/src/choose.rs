@@ -32,12 +32,16 @@ pub(crate) fn choose(muster: &Muster<'_>, fabric: &mut FabricOptions, wish: &Wis
     let profile = fabric.profile.as_deref().map(str::parse::<Profile>).transpose()?;
     match (wish.device.as_deref(), profile) {
         (Some(TCP), _) if wish.require_rdma => return Err(InitError::Contrary { what: "FULMEN_DEVICE=tcp" }),
-        (Some(TCP), profile) => return over_tcp(muster, fabric, wish, profile, None),
+        (Some(TCP), profile) => {
+            fabric.windows = false;
+            return over_tcp(muster, wish, profile, None);
+        }
         (Some(name), _) => return over_devices(name),
         (None, Some(_)) if wish.require_rdma => return Err(InitError::Contrary { what: "FULMEN_PROFILE" }),
         (None, Some(profile)) => {
             if !hosts.are_one() || hosts.means() == Some(Means::Tcp) {
-                return over_tcp(muster, fabric, wish, Some(profile), None);
+                fabric.windows = false;
+                return over_tcp(muster, wish, Some(profile), None);
             }
             let node = Node::open()?;
             let device = SoftDevice::open(&node, profile)?;
@@ -56,16 +60,13 @@ pub(crate) fn choose(muster: &Muster<'_>, fabric: &mut FabricOptions, wish: &Wis
     match hosts.means().filter(|_| fabric.windows) {
         None if fabric.windows && !hosts.are_one() => between_hosts(muster, fabric, wish),
         None | Some(Means::Windows) => Ok(Providers { node: Some(Node::open()?), ..Providers::default() }),
-        Some(Means::Devices) => {
-            fabric.windows = false;
-            over_devices(machine::ANY)
-        }
+        Some(Means::Devices) => Ok(Providers { node: Some(Node::open()?), ..over_devices(machine::ANY)? }),
         Some(Means::Tcp) if wish.require_rdma => {
             Err(InitError::Required { cause: "the ranks that run already talk over TCP".to_owned() })
         }
         Some(Means::Tcp) => {
             tracing::info!("the ranks that run already talk over TCP, and so does this one");
-            over_tcp(muster, fabric, wish, None, None)
+            over_tcp(muster, wish, None, None)
         }
     }
 }
@@ -77,19 +78,16 @@ fn over_devices(name: &str) -> Result<Providers, InitError> {
 
 fn over_tcp(
     muster: &Muster<'_>,
-    fabric: &mut FabricOptions,
     wish: &Wish,
     profile: Option<Profile>,
     instead: Option<String>,
 ) -> Result<Providers, InitError> {
-    fabric.windows = false;
     network::open(muster, &wish.network, profile, instead)
 }
 
-/// Ranks on several hosts that start together, and were told nothing: over RDMA if every one of them has a device that works, else
-/// over TCP.
-fn between_hosts(muster: &Muster<'_>, fabric: &mut FabricOptions, wish: &Wish) -> Result<Providers, InitError> {
-    fabric.windows = false;
+/// Ranks on several hosts that start together, and were told nothing: between hosts over RDMA if every one of them has a device that works,
+/// else over TCP; those of one host map one another's memory.
+fn between_hosts(muster: &Muster<'_>, fabric: &FabricOptions, wish: &Wish) -> Result<Providers, InitError> {
     let own = rdma(fabric.port_wait.min(fabric.timeout / 2));
     let words = muster.all_gather(&own.as_ref().err().map_or(Vec::new(), Lack::to_bytes))?;
     // One that does not ask for RDMA looks for ways for TCP already.
@@ -101,7 +99,7 @@ fn between_hosts(muster: &Muster<'_>, fabric: &mut FabricOptions, wish: &Wish) -
     // The first of those where it should work, if there is one.
     let Some((rank, lack)) = lacking.min_by_key(|(_, lack)| !lack.expected) else {
         tracing::info!("ranks are on several hosts: they talk over RDMA devices");
-        return Ok(Providers { devices: own.unwrap_or_default(), ..Providers::default() });
+        return Ok(Providers { node: Some(Node::open()?), devices: own.unwrap_or_default(), ..Providers::default() });
     };
     let why = format!("rank {rank} has no RDMA device that works: {}", lack.why);
     if wish.require_rdma {
@@ -117,7 +115,7 @@ fn between_hosts(muster: &Muster<'_>, fabric: &mut FabricOptions, wish: &Wish) -
     } else {
         tracing::info!(cause = why, "ranks are on several hosts: they talk over TCP");
     }
-    over_tcp(muster, fabric, wish, None, is_fallback.then_some(why))
+    over_tcp(muster, wish, None, is_fallback.then_some(why))
 }
 
 /// Why a rank cannot use RDMA.

@@ -35,7 +35,7 @@ fn ensure_lost<T: Debug>(outcome: Result<T, FabricError>, seat: &Seat<'_>, name:
         FabricError::PeerLost { rank, op, .. } if *rank == lost && *op == name,
         "{name} with rank {lost}, which is gone"
     );
-    let words = [name.to_string(), format!("rank {lost}"), seat.link_kind().to_string()];
+    let words = [name.to_string(), format!("rank {lost}"), seat.link_to(lost).to_string()];
     for word in &words {
         ensure!(text.contains(word), "the error does not say {word:?}: {text}");
     }

@@ -45,6 +45,11 @@ pub trait Bench: Sync {
     /// The options of all ranks, made of those that a case asks for.
     fn options(&self, options: FabricOptions) -> FabricOptions;
 
+    /// On which host a rank takes itself to be, if that is not where it is.
+    fn host(&self, _rank: u32) -> Option<[u8; 16]> {
+        None
+    }
+
     /// The largest world that it can make.
     fn most_ranks(&self) -> u32 {
         6

@@ -25,7 +25,9 @@ pub(super) fn play(bench: &dyn Bench, case: &Case) -> Outcome {
     let options = bench.options(case.options());
     for need in case.needs {
         match need {
-            Need::Windows if !options.windows => return Err(Failure::Missing("windows".into())),
+            Need::Windows if !options.windows || (1..case.ranks).any(|rank| bench.host(rank) != bench.host(0)) => {
+                return Err(Failure::Missing("windows".into()));
+            }
             Need::Windows => {}
         }
     }
@@ -148,7 +150,8 @@ impl Seat<'_> {
         let session =
             Session::join(&self.launch).map_err(|error| Failure::Failed(format!("the ranks did not meet: {error}")))?;
         let providers = self.bench.providers(self.launch.rank).map_err(Failure::Failed)?;
-        self.sit(Fabric::start(session, self.options.clone(), providers)?);
+        let options = FabricOptions { host: self.bench.host(self.launch.rank), ..self.options.clone() };
+        self.sit(Fabric::start(session, options, providers)?);
         Ok(())
     }
 

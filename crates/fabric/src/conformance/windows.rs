@@ -3,11 +3,13 @@
 use std::sync::atomic::Ordering;
 use std::task::Poll;
 
+use fulmen_memory::Exposed;
+
 use super::PATIENCE;
 use super::case::{Case, Need, Outcome, ensure, ensure_eq, ensure_error};
 use super::pattern;
-use super::seat::Seat;
-use crate::{FabricError, RegionRef, Window};
+use super::seat::{Seat, private};
+use crate::{FabricError, LinkKind, RegionRef, Window};
 
 const WINDOWS: &[Need] = &[Need::Windows];
 
@@ -20,6 +22,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new("windows: a reference to a block reaches its bytes and no others", 2, references).needs(WINDOWS),
     Case::new("windows: messages out of and into them", 2, messages).needs(WINDOWS),
     Case::new("windows: none where ranks do not map one another's memory", 2, none),
+    Case::new("windows: of those ranks that map one another's memory", 5, among),
 ];
 
 /// Waits until a rank's word has reached `value`.
@@ -142,4 +145,52 @@ fn none(seat: &mut Seat<'_>) -> Outcome {
         ensure!(seat.region_ref(&seat.pooled(64)?).is_none(), "a reference that nobody can map");
     }
     Ok(())
+}
+
+/// Each rank adds to a word of all that map its memory, itself included, and waits for theirs.
+fn among(seat: &mut Seat<'_>) -> Outcome {
+    let near: Vec<u32> = (0..seat.size).filter(|rank| seat.has_windows_among(&[*rank])).collect();
+    let all = near.len() == seat.size as usize;
+    ensure_eq!(seat.has_windows(), all && seat.region_ref(&seat.pooled(64)?).is_some(), "whether there are windows");
+    if seat.region_ref(&seat.pooled(64)?).is_none() {
+        ensure_error!(seat.window_part(64), FabricError::NoWindows { op: "window" }, "a window where there are none");
+        return Ok(());
+    }
+    let afar = seat.others().find(|other| !near.contains(other));
+    if let Some(afar) = afar {
+        ensure!(seat.link_to(afar) != LinkKind::SharedMemory, "rank {afar} is on another host");
+        let at = RegionRef { key: 1, offset: 0, len: 8 };
+        ensure_error!(seat.map(afar, at), FabricError::NoWindows { op: "map" }, "memory of another host");
+    }
+    let part = seat.window_part(64)?;
+    let mut keys = Vec::new();
+    for rank in near.iter().copied() {
+        if rank == seat.rank {
+            keys.push((rank, part.key()));
+            continue;
+        }
+        ensure_eq!(seat.link_to(rank), LinkKind::SharedMemory, "the link to a rank of this host");
+        let mut key = [0; 8];
+        let sent = seat.start_send(rank, 1, &keyed(part.key())?)?;
+        seat.recv_bytes(rank, 1, &mut key, PATIENCE)?;
+        sent.wait(PATIENCE)?;
+        keys.push((rank, u64::from_le_bytes(key)));
+    }
+    let window = part.join(&keys, PATIENCE)?;
+    for number in 0..near.len() as u32 {
+        window.peer(number).atomic_u64(0).fetch_add(1, Ordering::SeqCst);
+        window.ring(number);
+    }
+    let others: Vec<u32> = near.iter().copied().filter(|rank| *rank != seat.rank).collect();
+    seat.wait("test", &others[..], PATIENCE, || {
+        let count = window.local().atomic_u64(0).load(Ordering::SeqCst);
+        if count == near.len() as u64 { Poll::Ready(()) } else { Poll::Pending }
+    })?;
+    seat.meet()
+}
+
+fn keyed(key: u64) -> Outcome<Exposed> {
+    let memory = private(8)?;
+    memory.write(0, &key.to_le_bytes());
+    Ok(memory)
 }

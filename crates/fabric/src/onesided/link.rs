@@ -385,7 +385,7 @@ impl Fabric {
     /// Keeps later operations of the link behind earlier ones.
     pub(super) fn fence_link(&self, op: OpName, rank: u32) -> Result<(), FabricError> {
         let Some(mut lane) = self.inner.lanes.lock(rank) else { return Ok(()) };
-        if lane.wire.rdma().is_none() && self.inner.neighbours.is_none() {
+        if lane.wire.rdma().is_none() && !self.inner.maps(rank) {
             lane.link.fence();
             return Ok(());
         }

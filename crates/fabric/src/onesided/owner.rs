@@ -25,7 +25,7 @@ const NAP: Duration = Duration::from_micros(100);
 pub(crate) struct OneSided {
     generation: u64,
     rank: u32,
-    /// By rank; this rank's own, too. Where ranks do not map one another's memory, only that.
+    /// By rank, where they are mapped here; this rank's own, too.
     areas: Vec<Option<Area>>,
     /// This rank's own.
     pub(super) hazards: Hazards,
@@ -154,7 +154,8 @@ impl OneSided {
             }
             FabricError::NoRandom { op, cause }
         })?;
-        if region == 0 && self.areas.len() > 1 {
+        let all_map = region != 0 && self.areas.iter().all(Option::is_some);
+        if !all_map && self.areas.len() > 1 {
             self.serves.store(true, Ordering::Release);
         }
         let (offset, len) = (memory.offset() as u64, memory.len() as u64);

@@ -31,6 +31,7 @@ use crate::bootstrap::Session;
 use crate::driver::Wire;
 use crate::driver::relay::Mesh;
 use crate::engine::{Config, Rights};
+use crate::hosts::Near;
 use crate::liveness::Life;
 use crate::options::{FabricOptions, Flow};
 use crate::topology::Graph;
@@ -58,6 +59,8 @@ pub(crate) type Connected = (Config, Box<dyn Wire>, RailInfo);
 pub(crate) struct Given<'a> {
     pub devices: &'a [Arc<dyn Device>],
     pub cables: Option<&'a Cables>,
+    /// Ranks between which no devices are needed.
+    pub near: &'a Near,
 }
 
 /// A device that links run over.
@@ -108,7 +111,7 @@ struct Laid {
 /// What this rank made for the others, by rank and rail.
 type AllEnds = Vec<Vec<Option<Ends>>>;
 
-/// Connects all ranks over their devices; the pool's memory is registered. Collective, two rounds. All that is left then is
+/// Connects all ranks over their devices, but for those that are near one another; the pool's memory is registered. Collective, two rounds. All that is left then is
 /// that everybody hears whether all succeeded; frames may be sent after that.
 pub(crate) fn connect(
     session: &Session,
@@ -124,8 +127,8 @@ pub(crate) fn connect(
     let (ports, said) = tell(session, look(session, given, patience), left())?;
     // Those that are given and not those that are used, so that a pool serves the next generation as well.
     let rule = given.devices.iter().fold(ChunkRule::NONE, |rule, device| rule.and(device.info().limits.registration));
-    let made = mesh(&said, given.cables.is_some(), &options.flow).and_then(|mesh| {
-        let (made, ends) = make(session, ports, (&said, &mesh), (pool, rule), options, bell)?;
+    let made = mesh(&said, given, &options.flow).and_then(|mesh| {
+        let (made, ends) = make(session, ports, (&said, &mesh, given.near), (pool, rule), options, bell)?;
         Ok(((made, mesh), ends))
     });
     let ((made, mesh), ends) = tell(session, made, left())?;
@@ -271,12 +274,17 @@ fn look(session: &Session, given: &Given<'_>, patience: Duration) -> Result<(Vec
     Ok((survey.ports, Said { generation: session.generation(), offers, leads: survey.leads }))
 }
 
-/// Who has a link with whom. Where cables decide that, all of them are looked at; else all links run over one device.
-fn mesh(said: &[Said], cabled: bool, flow: &Flow) -> Result<Mesh, DeviceError> {
+/// Who has a link with whom. Where cables decide that, all of them are looked at; else all links run over one device. Those that are
+/// near have one in any case.
+fn mesh(said: &[Said], given: &Given<'_>, flow: &Flow) -> Result<Mesh, DeviceError> {
     let size = said.len() as u32;
-    let graph = if cabled {
-        let row = |said: &Said| (0..size).map(|peer| said.names(peer)).collect();
-        Graph::of_devices(&said.iter().map(row).collect::<Vec<_>>())?
+    let graph = if given.cables.is_some() {
+        let between = |rank, said: &Said, peer| match given.near.are(rank, peer) && rank != peer {
+            true => vec!["shared memory".to_owned()],
+            false => said.names(peer),
+        };
+        let row = |(rank, said)| (0..size).map(|peer| between(rank, said, peer)).collect();
+        Graph::of_devices(&(0..).zip(said).map(row).collect::<Vec<_>>())?
     } else {
         Graph::complete(size)
     };
@@ -352,7 +360,7 @@ fn has_room(info: &DeviceInfo, completions: u64, links: u64) -> bool {
 fn make(
     session: &Session,
     ports: Vec<Port>,
-    (said, mesh): (&[Said], &Mesh),
+    (said, mesh, near): (&[Said], &Mesh, &Near),
     pool: (&Region, ChunkRule),
     options: &FabricOptions,
     bell: Doorbell,
@@ -360,7 +368,7 @@ fn make(
     let flow = &options.flow;
     let rank = session.rank();
     let mut all = Vec::with_capacity(said.len());
-    for peer in (0..session.size()).filter(|peer| mesh.graph.is_joined(rank, *peer)) {
+    for peer in (0..session.size()).filter(|peer| mesh.graph.is_joined(rank, *peer) && !near.are(rank, *peer)) {
         all.extend(ways(options, rank, peer, said)?);
     }
     let (mut adapters, mut told) = (Vec::new(), Vec::new());
@@ -382,7 +390,7 @@ fn make(
         told.push((adapter.queue.clone(), channel));
         adapters.push(adapter);
     }
-    let hub = Arc::new(Hub::new(told, &inboxes, bell).map_err(DeviceError::Thread)?);
+    let hub = Arc::new(Hub::new(told, &inboxes, bell, near.has_others(rank)).map_err(DeviceError::Thread)?);
 
     let mut links: Vec<Vec<Laid>> = said.iter().map(|_| Vec::new()).collect();
     let mut ends: AllEnds = inboxes.iter().map(|rails| vec![None; rails.len()]).collect();

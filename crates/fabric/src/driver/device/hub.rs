@@ -5,7 +5,8 @@
 //!
 //! Over one device, of the threads that park, one waits on the queue's channel: the *lookout*. The others wait on a doorbell,
 //! which the lookout rings when it returns, whatever the reason, so that the next one takes its place. Nobody can wait on
-//! several channels at once: over several devices all threads wait on the doorbell, and [`Watch`]es ring it.
+//! several channels at once, nor on one and the doorbell: over several devices, and where other ranks ring, too, all threads wait on the
+//! doorbell. Devices ring it themselves, or [`Watch`]es do for those that tell channels alone.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -129,9 +130,11 @@ pub(crate) struct Hub {
     queues: Vec<Queue>,
     /// By rank and rail.
     inboxes: Vec<Vec<Inbox>>,
+    /// All threads wait on the bell, which all ring for whom anything may have come.
+    rung_by_all: bool,
     lookout: AtomicBool,
     bell: Doorbell,
-    /// Where there are several queues.
+    /// Where nobody waits on channels, and devices do not ring.
     watches: Mutex<Vec<Watch>>,
 }
 
@@ -139,20 +142,27 @@ pub(crate) struct Hub {
 pub(super) type Told = (Arc<dyn CompletionQueue>, Arc<dyn CompletionChannel>);
 
 impl Hub {
-    /// `links` are, by rank and rail, the queue into which a rail completes and the most that can be in its inbox.
+    /// `links` are, by rank and rail, the queue into which a rail completes and the most that can be in its inbox; `rung` says whether
+    /// others ring the bell.
     ///
     /// # Errors
-    /// There are several queues, and the system gives no thread to watch them.
-    pub(super) fn new(queues: Vec<Told>, links: &[Vec<(usize, usize)>], bell: Doorbell) -> std::io::Result<Hub> {
+    /// The system gives no thread to watch the queues, where that takes one.
+    pub(super) fn new(
+        queues: Vec<Told>,
+        links: &[Vec<(usize, usize)>],
+        bell: Doorbell,
+        rung: bool,
+    ) -> std::io::Result<Hub> {
         let inbox = |rail: &(usize, usize)| {
             let list = Mutex::new(VecDeque::with_capacity(rail.1));
             Inbox { queue: rail.0, count: AtomicUsize::new(0), list }
         };
-        let alone = queues.len() < 2;
+        let rung_by_all = rung || queues.len() > 1;
         let mut watches = Vec::new();
         let mut queue = |(queue, channel): Told| {
             let failed = Arc::new(OnceLock::new());
-            if !alone {
+            let ring = bell.clone();
+            if rung_by_all && queue.set_notifier(Arc::new(move || ring.notify())).is_err() {
                 watches.push(Watch::start(channel.clone(), bell.clone(), failed.clone())?);
             }
             let dealer = Mutex::new(Dealer { batch: [Completion::BLANK; BATCH], queue: Some(queue) });
@@ -161,6 +171,7 @@ impl Hub {
         Ok(Hub {
             queues: queues.into_iter().map(&mut queue).collect::<std::io::Result<_>>()?,
             inboxes: links.iter().map(|rails| rails.iter().map(inbox).collect()).collect(),
+            rung_by_all,
             lookout: AtomicBool::new(false),
             bell,
             watches: Mutex::new(watches),
@@ -270,7 +281,7 @@ impl Parker for Hub {
 
     /// A wake that is no completion reaches the lookout only at the end of its time.
     fn park(&self, timeout: Duration, awake: &mut dyn FnMut() -> bool) {
-        let [queue] = &self.queues[..] else { return self.listen(timeout, awake) };
+        let (false, [queue]) = (self.rung_by_all, &self.queues[..]) else { return self.listen(timeout, awake) };
         if self.lookout.swap(true, Ordering::AcqRel) {
             let listener = self.bell.listen();
             // The lookout may have left before it could see that this thread listens.
