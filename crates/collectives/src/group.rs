@@ -39,6 +39,8 @@ struct Shared {
     /// By rank, the rank of the launch.
     members: Vec<u32>,
     path: Path,
+    /// It goes by messages also where ranks map one another's memory, and so do groups that are split off.
+    apart: bool,
     /// Its number in this rank's record.
     recorded: u32,
     state: Mutex<State>,
@@ -74,39 +76,58 @@ impl Group {
     /// [`CollectiveError::Fabric`] if the ranks cannot map one another's memory, or a pool has no room for what is under
     /// way. When one rank fails, all do.
     pub fn new(fabric: Fabric) -> Result<Group, CollectiveError> {
-        if !fabric.has_windows() {
-            return Group::by_messages(fabric);
-        }
         let team = Team::all(&fabric);
         if team.size() == 1 {
-            return Ok(Group::over(team, Path::Alone, fabric.timeout(), None));
+            return Ok(Group::over(team, Path::Alone, false, fabric.timeout(), None));
+        }
+        if !fabric.has_windows() {
+            return Group::over_messages(team, false);
         }
         let timeout = fabric.timeout();
         let mut deadline = Deadline::new(timeout);
         let windows = fabric.window(Windows::LEN, deadline.left()).map_err(CollectiveError::from);
         let windows = windows.and_then(|window| Windows::new(team.clone(), window, &mut deadline));
         let path = Path::Windows(fabric.agree("group", windows, timeout)?);
-        Ok(Group::over(team, path, timeout, None))
+        Ok(Group::over(team, path, false, timeout, None))
     }
 
-    /// A group whose operations go by messages, also where ranks map one another's memory: to measure and to test that
+    /// A group whose operations go by messages alone, also where ranks map one another's memory: to measure and to test that
     /// path on one host. Otherwise as [`Group::new`].
     ///
     /// # Errors
     /// [`CollectiveError::Fabric`] if the pool has no room for what is under way. When one rank fails, all do.
     pub fn by_messages(fabric: Fabric) -> Result<Group, CollectiveError> {
-        let (team, timeout) = (Team::all(&fabric), fabric.timeout());
+        let team = Team::all(&fabric);
         if team.size() == 1 {
-            return Ok(Group::over(team, Path::Alone, timeout, None));
+            return Ok(Group::over(team, Path::Alone, true, fabric.timeout(), None));
         }
+        Group::over_messages(team, true)
+    }
+
+    /// The group of all ranks, by messages, `apart` by these alone.
+    fn over_messages(team: Team, apart: bool) -> Result<Group, CollectiveError> {
+        let (fabric, timeout) = (team.fabric.clone(), team.fabric.timeout());
+        let mut deadline = Deadline::new(timeout);
+        let placement = if apart { None } else { team.placement() };
+        let inside = placement.map(|placement| {
+            let window = fabric.window_nearby(Windows::LEN, deadline.left())?;
+            team.inside(placement, window, &mut deadline)
+        });
         // Even numbers are those of groups of all ranks.
-        let messages = Messages::new(team.clone(), 2 * fabric.number_group());
-        let path = Path::Messages(fabric.agree("group", messages, timeout)?);
-        Ok(Group::over(team, path, timeout, None))
+        let number = 2 * fabric.number_group();
+        let messages = inside.transpose().and_then(|inside| Messages::new(team.clone(), number, inside));
+        let path = Path::Messages(fabric.agree("group", messages, deadline.left())?);
+        Ok(Group::over(team, path, apart, timeout, None))
     }
 
     /// `split_off` says by which call of which group, as the recorder numbers it; `None` for a group of all ranks.
-    pub(crate) fn over(team: Team, path: Path, deadline: Duration, split_off: Option<(u32, u64)>) -> Group {
+    pub(crate) fn over(
+        team: Team,
+        path: Path,
+        apart: bool,
+        deadline: Duration,
+        split_off: Option<(u32, u64)>,
+    ) -> Group {
         let fabric = team.fabric.clone();
         let members = team.ranks().iter().map(|rank| fabric.members()[*rank as usize]).collect();
         let state = Mutex::new(State { sequence: 0, progress: Progress::default(), failed: None });
@@ -123,7 +144,7 @@ impl Group {
                 }
             });
             fabric.on_end(Arc::downgrade(&on_end));
-            Shared { team, members, path, recorded, state, started: Started::default(), _on_end: on_end }
+            Shared { team, members, path, apart, recorded, state, started: Started::default(), _on_end: on_end }
         });
         Group { shared, deadline, how: How::default() }
     }
@@ -156,22 +177,20 @@ impl Group {
 
     fn regroup(&self, operation: OpName, how: Regroup) -> Result<Group, CollectiveError> {
         let end = Deadline::new(self.deadline);
-        let by_messages = matches!(self.shared.path, Path::Messages(_));
-        self.regroup_until(operation, how, by_messages, end)
+        self.regroup_until(operation, how, end)
     }
 
     fn regroup_until(
         &self,
         operation: OpName,
         how: Regroup,
-        by_messages: bool,
         mut end: Deadline,
     ) -> Result<Group, CollectiveError> {
         let mut before = self.shared.team.fabric.clone();
         loop {
             let fabric =
                 before.regroup(how, end.left()).map_err(|cause| CollectiveError::recovery(operation, cause))?;
-            let group = if by_messages { Group::by_messages(fabric.clone()) } else { Group::new(fabric.clone()) };
+            let group = if self.shared.apart { Group::by_messages(fabric.clone()) } else { Group::new(fabric.clone()) };
             match group {
                 Ok(group) => return Ok(Group { deadline: self.deadline, how: self.how, ..group }),
                 // Once more without the rank that was lost in between.
@@ -226,6 +245,11 @@ impl Group {
 
     pub(crate) fn team(&self) -> &Team {
         &self.shared.team
+    }
+
+    /// Whether it goes by messages also where ranks map one another's memory.
+    pub(crate) fn is_apart(&self) -> bool {
+        self.shared.apart
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -346,7 +370,7 @@ impl Group {
             Path::Windows(windows) => windows.run(request, &mut ongoing, progress),
             Path::Messages(messages) => {
                 let _ = ongoing.begun();
-                messages.run(request, &mut ongoing)
+                messages.run(request, &mut ongoing, progress)
             }
         };
         fate.over = true;

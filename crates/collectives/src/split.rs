@@ -69,8 +69,8 @@ impl Group {
         let operation = whole.name();
         let mut deadline = Deadline::new(self.deadline());
         let fabric = self.fabric();
-        let by_windows = matches!(self.path(), Path::Windows(_));
-        let part = (by_windows && colour.is_some()).then(|| fabric.window_part(Windows::LEN)).transpose();
+        let maps = !self.is_apart() && fabric.has_windows_among(&[fabric.rank()]);
+        let part = (maps && colour.is_some()).then(|| fabric.window_part(Windows::LEN)).transpose();
         let told = [
             colour.map_or(0, |colour| u64::from(colour) + 1),
             key as u64,
@@ -92,18 +92,32 @@ impl Group {
             }
             let ranks: Vec<u32> = members.iter().map(|rank| self.in_fabric(*rank)).collect();
             let team = Team::of(fabric, &ranks).expect("this rank has its own colour");
+            if team.size() == 1 {
+                return Ok(Some((team, Path::Alone)));
+            }
+            // Of those whose memory is mapped here, all or some.
+            let join = |part: WindowPart, deadline: &mut Deadline| {
+                let near = members.iter().filter(|rank| fabric.has_windows_among(&[self.in_fabric(**rank)]));
+                let keys: Vec<_> = near.map(|rank| (self.in_fabric(*rank), rows[*rank as usize][2])).collect();
+                part.join(&keys, deadline.left())
+            };
             let path = match (self.path(), part) {
-                _ if team.size() == 1 => Path::Alone,
-                (Path::Messages(messages), _) => {
-                    Path::Messages(Messages::new(team.clone(), messages.number_of_parts(sequence))?)
-                }
-                (_, None) => unreachable!("a group of several ranks has windows or messages"),
-                (_, Some(part)) => {
-                    let keys: Vec<(u32, u64)> =
-                        members.iter().map(|rank| (self.in_fabric(*rank), rows[*rank as usize][2])).collect();
-                    let window = part.join(&keys, deadline.left())?;
+                (_, Some(part)) if fabric.has_windows_among(team.ranks()) => {
+                    let window = join(part, deadline)?;
                     Path::Windows(Windows::new(team.clone(), window, deadline)?)
                 }
+                (Path::Messages(messages), part) => {
+                    let inside = team.placement().zip(part).map(|(placement, part)| {
+                        let window = join(part, deadline)?;
+                        team.inside(placement, window, deadline)
+                    });
+                    Path::Messages(Messages::new(
+                        team.clone(),
+                        messages.number_of_parts(sequence),
+                        inside.transpose()?,
+                    )?)
+                }
+                _ => unreachable!("a group of several ranks has windows or messages"),
             };
             Ok(Some((team, path)))
         };
@@ -115,7 +129,8 @@ impl Group {
         if let Some(failed) = outcomes.iter().position(|outcome| *outcome != 0) {
             return Err(self.failed_on(operation, failed));
         }
-        Ok(formed.map(|(team, path)| Group::over(team, path, self.deadline(), Some((self.recorded(), sequence)))))
+        let split_off = Some((self.recorded(), sequence));
+        Ok(formed.map(|(team, path)| Group::over(team, path, self.is_apart(), self.deadline(), split_off)))
     }
 
     fn failed_on(&self, op: OpName, rank: usize) -> CollectiveError {

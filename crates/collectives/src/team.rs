@@ -2,7 +2,13 @@
 
 use std::sync::Arc;
 
-use fulmen_fabric::Fabric;
+use fulmen_fabric::{Fabric, Window};
+
+use crate::CollectiveError;
+use crate::deadline::Deadline;
+use crate::messages::Inside;
+use crate::plan::Placement;
+use crate::windows::Windows;
 
 /// Who is in a group, in the order of its ranks.
 #[derive(Clone)]
@@ -27,6 +33,28 @@ impl Team {
         let rank = ranks.iter().position(|rank| *rank == fabric.rank())?;
         let others = ranks.iter().copied().filter(|other| *other != fabric.rank()).collect();
         Some(Team { fabric: fabric.clone(), ranks: ranks.into(), others, rank })
+    }
+
+    /// Where the ranks are, if calls can go by way of their hosts.
+    pub(crate) fn placement(&self) -> Option<Placement> {
+        let numbers = self.fabric.hosts().numbers();
+        let hosts: Vec<u32> = self.ranks.iter().map(|rank| numbers[*rank as usize]).collect();
+        // The same on all ranks.
+        let maps = self.fabric.has_windows_among(&[self.fabric.rank()]);
+        Placement::new(&hosts).filter(|_| maps)
+    }
+
+    /// What this rank has beside messages, over a window of the ranks of its host. Collective among these.
+    pub(crate) fn inside(
+        &self,
+        placement: Placement,
+        window: Window,
+        deadline: &mut Deadline,
+    ) -> Result<Inside, CollectiveError> {
+        let near: Vec<u32> =
+            placement.ranks(placement.host(self.rank)).map(|rank| self.in_fabric(rank)).collect();
+        let team = Team::of(&self.fabric, &near).expect("this rank is on its host");
+        Ok(Inside::new(Windows::new(team, window, deadline)?, placement, self.rank))
     }
 
     /// This rank in the group.

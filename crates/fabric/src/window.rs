@@ -68,8 +68,20 @@ impl Fabric {
     /// [`FabricError::Session`], also when `timeout` has passed (with up to 10 s more for the coordinator's verdict).
     /// When one rank fails, all do.
     pub fn window(&self, len: usize, timeout: Duration) -> Result<Window, FabricError> {
-        let inner = &self.inner;
         if !self.has_windows() {
+            return Err(FabricError::NoWindows { op: OP });
+        }
+        self.window_nearby(len, timeout)
+    }
+
+    /// The same, of this rank and those others whose memory is mapped here, in their order. Collective among all ranks, also those that
+    /// map nobody's.
+    ///
+    /// # Errors
+    /// As [`Fabric::window`]; [`FabricError::NoWindows`] where no ranks map one another's memory.
+    pub fn window_nearby(&self, len: usize, timeout: Duration) -> Result<Window, FabricError> {
+        let inner = &self.inner;
+        if inner.neighbours.is_none() {
             return Err(FabricError::NoWindows { op: OP });
         }
         inner.check_goes_on(OP)?;
@@ -82,7 +94,7 @@ impl Fabric {
         let gathered = inner.session.all_gather(&part, left());
         let own = own?;
         let keys = read_parts(&gathered.map_err(|cause| inner.session_failed(OP, cause))?, len)?;
-        let members: Vec<_> = (0..).zip(keys).collect();
+        let members: Vec<_> = (0..).zip(keys).filter(|(rank, _)| self.has_windows_among(&[*rank])).collect();
         self.agree(OP, own.join(&members, left()), left())
     }
 

@@ -29,7 +29,7 @@ impl Messages {
     pub(crate) fn plan(&self, request: &Request<'_>) -> Result<Algorithm, CollectiveError> {
         let wanted = self.wanted(request);
         match request.how.algorithm {
-            Some(chosen) if wanted.allows(chosen, &self.planner.hosts) => Ok(chosen),
+            Some(chosen) if wanted.allows(chosen, &self.planner.sites) => Ok(chosen),
             Some(chosen) if request.call.kind == Kind::AllReduce => {
                 let call = request.call;
                 let problem =

@@ -11,6 +11,7 @@
 
 mod choice;
 mod exchange;
+mod hosts;
 mod passing;
 mod rounds;
 mod shares;
@@ -30,8 +31,9 @@ use crate::parts::digest;
 use crate::plan::{Algorithm, Planner};
 use crate::request::Request;
 use crate::team::Team;
-use crate::windows::Ongoing;
+use crate::windows::{Ongoing, Progress};
 
+pub(crate) use self::hosts::{Inside, column_share};
 pub(crate) use self::rounds::{block, rounds};
 pub(crate) use self::shares::{has_passed_shares, share_slots};
 
@@ -48,7 +50,7 @@ const GROUPS: u64 = 1 << 46;
 /// Bytes of a header: the call, and which one it is.
 pub(crate) const HEADER: usize = 24;
 /// Before each segment there is room for one, and segments stay aligned.
-const LEAD: usize = 64;
+pub(crate) const LEAD: usize = 64;
 
 /// The longest contribution that is passed on whole: rooms for it are there whatever is called.
 pub(crate) const SHORT: usize = 4 << 10;
@@ -126,6 +128,8 @@ pub(crate) struct Messages {
     /// By rank, what is known of its failure.
     failures: Mutex<Vec<Failure>>,
     planner: Box<Planner>,
+    /// Where ranks of one host map one another's memory.
+    inside: Option<Inside>,
 }
 
 /// A piece of an all-reduce of which everybody's share is on its way.
@@ -146,11 +150,11 @@ enum Failure {
 }
 
 impl Messages {
-    /// `number` tells the group's messages between two ranks from those of all other groups.
-    pub(crate) fn new(team: Team, number: u64) -> Result<Messages, CollectiveError> {
+    /// `number` tells the group's messages between two ranks from those of all other groups. `inside` is there on all ranks or on none.
+    pub(crate) fn new(team: Team, number: u64, inside: Option<Inside>) -> Result<Messages, CollectiveError> {
         let (fabric, rank, size) = (&team.fabric, team.rank(), team.size());
         let segment = segment(size);
-        let planner = Planner::new(fabric, team.ranks())
+        let planner = Planner::new(fabric, team.ranks(), inside.is_some())
             .map_err(|problem| CollectiveError::invalid("group", problem.to_string()))?;
         let tag = TAG | (number % GROUPS) << GROUP;
         let memory = |each: usize| Ok::<_, FabricError>(fabric.alloc(size * each)?.into_exposed());
@@ -177,6 +181,7 @@ impl Messages {
             poison,
             failures,
             planner: planner.into(),
+            inside,
         })
     }
 
@@ -187,7 +192,12 @@ impl Messages {
     }
 
     /// Runs one call to its end.
-    pub(crate) fn run(&self, request: &mut Request<'_>, ongoing: &mut Ongoing<'_>) -> Result<(), CollectiveError> {
+    pub(crate) fn run<'a>(
+        &self,
+        request: &mut Request<'_>,
+        ongoing: &mut Ongoing<'a>,
+        progress: &'a mut Progress,
+    ) -> Result<(), CollectiveError> {
         let sequence = ongoing.sequence;
         let failed = || {
             self.team.fabric.progress();
@@ -195,21 +205,30 @@ impl Messages {
         };
         // A peer may have failed in this call, whose header has come all the same.
         failed()?;
-        self.attempt(request, ongoing).map_err(|error| match error {
+        self.attempt(request, ongoing, progress).map_err(|error| match error {
             // Why a peer went says more than that it did.
             CollectiveError::Fabric(_) => failed().err().unwrap_or(error),
             other => other,
         })
     }
 
-    fn attempt(&self, request: &mut Request<'_>, ongoing: &mut Ongoing<'_>) -> Result<(), CollectiveError> {
+    fn attempt<'a>(
+        &self,
+        request: &mut Request<'_>,
+        ongoing: &mut Ongoing<'a>,
+        progress: &'a mut Progress,
+    ) -> Result<(), CollectiveError> {
         let algorithm = request.call.algorithm.unwrap_or(Algorithm::Whole);
+        if let (Algorithm::Hosts, Some(inside)) = (algorithm, &self.inside) {
+            return self.by_hosts(inside, request, ongoing, progress);
+        }
+        self.note(request, ongoing, progress)?;
         match algorithm {
             Algorithm::Rounds => return self.pass_on(request, ongoing),
             Algorithm::PassedShares => return self.pass_on_shares(request, ongoing),
             Algorithm::Whole | Algorithm::Shares => {}
             _ => {
-                let passing = self.wanted(request).passing(algorithm, &self.planner.hosts);
+                let passing = self.wanted(request).passing(algorithm, self.size);
                 return self.run_passing(&passing.expect("it passes on"), request, ongoing);
             }
         }
@@ -248,6 +267,9 @@ impl Messages {
 
     /// Tells all other ranks that this one has failed in this call.
     pub(crate) fn poison(&self, sequence: u64, why: &str) {
+        if let Some(inside) = &self.inside {
+            inside.poison(sequence, why);
+        }
         let text = &why[..why.floor_char_boundary(TEXT)];
         let start = self.rank * POISON;
         self.poison.write(start, &sequence.to_le_bytes());

@@ -124,12 +124,12 @@ impl Messages {
     }
 
     /// Room for a greeting: of a call that does not match, more may come.
-    fn greeting(&self) -> usize {
+    pub(super) fn greeting(&self) -> usize {
         LEAD + self.segment
     }
 
     /// Tells these ranks what this one calls.
-    fn greet(
+    pub(super) fn greet(
         &self,
         peers: &[usize],
         request: &Request<'_>,
@@ -147,7 +147,7 @@ impl Messages {
         Ok(exchange)
     }
 
-    fn check_greetings(
+    pub(super) fn check_greetings(
         &self,
         peers: &[usize],
         mut exchange: Exchange<'_>,

@@ -9,7 +9,7 @@ use fulmen_kernels::{DType, ReduceOp};
 use super::events::{least, time};
 use super::schedule::Goal;
 use super::traffic::{Job, Rounds};
-use super::{Algorithm, Inside, Links, LinksError, Mapped, Order, Passing, Shape, Ways};
+use super::{Algorithm, Inside, Links, LinksError, Mapped, Order, Passing, Placement, Shape, Sites, Ways};
 use crate::messages::{SHORT, has_passed_shares};
 
 /// The variable that names a link file.
@@ -108,14 +108,14 @@ pub struct Prediction {
 #[must_use]
 pub fn predict(question: &Question, links: &Links) -> Vec<Prediction> {
     let wanted = question.wanted();
-    let hosts: Arc<[u32]> = links.hosts(question.ranks).into();
+    let sites = Arc::new(Sites::new(&links.hosts(question.ranks), true));
     let mut predictions: Vec<Prediction> = Algorithm::ALL
         .into_iter()
-        .filter(|algorithm| Wanted { free: true, ..wanted }.allows(*algorithm, &hosts))
+        .filter(|algorithm| Wanted { free: true, ..wanted }.allows(*algorithm, &sites))
         .map(|algorithm| Prediction {
             algorithm,
-            time_us: wanted.time(algorithm, &hosts, links),
-            allowed: wanted.allows(algorithm, &hosts),
+            time_us: wanted.time(algorithm, &sites, links),
+            allowed: wanted.allows(algorithm, &sites),
         })
         .collect();
     predictions.sort_by(|one, other| other.allowed.cmp(&one.allowed).then(one.time_us.total_cmp(&other.time_us)));
@@ -149,12 +149,13 @@ pub fn predict_mapped(question: &Question, links: &Links) -> Option<f64> {
     Some(call_us + each / 1000.0 * touched as f64)
 }
 
-/// How long each message is that a rank sends in a call by this algorithm, in their order, among ranks on hosts of these numbers; `None`
-/// if it cannot do it.
+/// How long each message is that a rank sends in a call by this algorithm, in their order but for [`Algorithm::Hosts`], among ranks on hosts
+/// of these numbers, each of whose ranks map one another's memory; `None` if it cannot do it.
 #[must_use]
 pub fn messages(question: &Question, algorithm: Algorithm, hosts: &[u32], rank: usize) -> Option<Vec<usize>> {
     let wanted = question.wanted();
-    let rounds = wanted.allows(algorithm, hosts).then(|| wanted.rounds(algorithm, &hosts.into()))?;
+    let sites = Arc::new(Sites::new(hosts, true));
+    let rounds = wanted.allows(algorithm, &sites).then(|| wanted.rounds(algorithm, &sites))?;
     let mut lens = Vec::new();
     for piece in 0..rounds.pieces() {
         let schedule = rounds.schedule(piece);
@@ -169,7 +170,7 @@ pub fn messages(question: &Question, algorithm: Algorithm, hosts: &[u32], rank: 
 /// The fastest algorithm that may be used, as [`predict`] has it first, found with less work: what cannot be the fastest is not run.
 #[must_use]
 pub fn fastest(question: &Question, links: &Links) -> Prediction {
-    question.wanted().fastest(&links.hosts(question.ranks).into(), links)
+    question.wanted().fastest(&Arc::new(Sites::new(&links.hosts(question.ranks), true)), links)
 }
 
 /// What a call needs of an algorithm.
@@ -187,13 +188,17 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    /// Whether an algorithm can do it among ranks on these hosts.
-    pub(crate) fn allows(&self, algorithm: Algorithm, hosts: &[u32]) -> bool {
-        let ranks = hosts.len();
+    /// Whether an algorithm can do it among ranks at these sites.
+    pub(crate) fn allows(&self, algorithm: Algorithm, sites: &Sites) -> bool {
+        let ranks = sites.hosts.len();
         let to_all = self.goal == Goal::AllReduce;
         match algorithm {
             Algorithm::Whole => true,
             Algorithm::Rounds => ranks > 2 && self.bytes <= SHORT,
+            Algorithm::Hosts => {
+                let can = |placement: &Placement| self.is_told(placement) || to_all && !self.mixed && self.bytes > 0;
+                sites.placement.as_ref().is_some_and(can)
+            }
             _ if self.mixed => false,
             Algorithm::Shares => to_all && self.bytes > 0,
             Algorithm::PassedShares => to_all && ranks > 2 && has_passed_shares(self.bytes, ranks),
@@ -201,35 +206,36 @@ impl Wanted {
             Algorithm::Tree => self.bytes > 0 && self.free && !matches!(self.goal, Goal::Scan | Goal::AllGather),
             Algorithm::Ring if self.goal == Goal::AllGather => self.bytes > 0,
             Algorithm::Ring | Algorithm::Halving | Algorithm::Doubling => to_all && self.bytes > 0 && self.free,
-            Algorithm::Hosts => {
-                let several = hosts.iter().any(|host| *host != hosts[0]);
-                let shared = (1..ranks).any(|rank| hosts[..rank].contains(&hosts[rank]));
-                to_all && self.bytes > 0 && self.free && several && shared
-            }
         }
     }
 
-    fn rounds(&self, algorithm: Algorithm, hosts: &Arc<[u32]>) -> Rounds {
+    /// Whether, by [`Algorithm::Hosts`], each host tells the others all that its ranks have.
+    pub(crate) fn is_told(&self, placement: &Placement) -> bool {
+        self.bytes <= SHORT && placement.has_room_for(self.bytes)
+    }
+
+    fn rounds(&self, algorithm: Algorithm, sites: &Arc<Sites>) -> Rounds {
         let Wanted { goal, bytes, element, partial, .. } = *self;
-        Rounds::new(Job { algorithm, goal, hosts: hosts.clone(), bytes, element, partial })
+        let told = sites.placement.as_ref().is_some_and(|placement| self.is_told(placement));
+        Rounds::new(Job { algorithm, goal, sites: sites.clone(), bytes, element, partial, told })
     }
 
-    fn time(&self, algorithm: Algorithm, hosts: &Arc<[u32]>, links: &Links) -> f64 {
-        time(links, &self.rounds(algorithm, hosts))
+    fn time(&self, algorithm: Algorithm, sites: &Arc<Sites>, links: &Links) -> f64 {
+        time(links, &self.rounds(algorithm, sites))
     }
 
-    fn fastest(&self, hosts: &Arc<[u32]>, links: &Links) -> Prediction {
+    fn fastest(&self, sites: &Arc<Sites>, links: &Links) -> Prediction {
         // Those with little to do are soon run, and rule others out.
         let mut bounded: Vec<(f64, Algorithm)> = Algorithm::ALL
             .into_iter()
-            .filter(|algorithm| self.allows(*algorithm, hosts))
-            .map(|algorithm| (least(links, &self.rounds(algorithm, hosts)), algorithm))
+            .filter(|algorithm| self.allows(*algorithm, sites))
+            .map(|algorithm| (least(links, &self.rounds(algorithm, sites)), algorithm))
             .collect();
         bounded.sort_by(|(one, _), (other, _)| one.total_cmp(other));
         let mut best = Prediction { algorithm: Algorithm::Whole, time_us: f64::INFINITY, allowed: true };
         for (bound, algorithm) in bounded {
             if bound < best.time_us {
-                let time_us = self.time(algorithm, hosts, links);
+                let time_us = self.time(algorithm, sites, links);
                 if time_us < best.time_us {
                     best = Prediction { algorithm, time_us, allowed: true };
                 }
@@ -238,27 +244,26 @@ impl Wanted {
         best
     }
 
-    pub(crate) fn passing(&self, algorithm: Algorithm, hosts: &Arc<[u32]>) -> Option<Passing> {
-        Passing::new(algorithm, self.goal, hosts, self.bytes / self.element, self.partial)
+    pub(crate) fn passing(&self, algorithm: Algorithm, ranks: usize) -> Option<Passing> {
+        Passing::new(algorithm, self.goal, ranks, self.bytes / self.element, self.partial)
     }
 }
 
 /// What chooses for a group.
 pub(crate) struct Planner {
     links: Links,
-    /// By rank.
-    pub(crate) hosts: Arc<[u32]>,
+    pub(crate) sites: Arc<Sites>,
     /// For classes of calls.
     chosen: Mutex<HashMap<Wanted, Algorithm>>,
 }
 
 impl Planner {
-    /// For these ranks of a fabric.
-    pub(crate) fn new(fabric: &Fabric, ranks: &[u32]) -> Result<Planner, LinksError> {
+    /// For these ranks of a fabric; `mapped` says whether those of a host can use windows.
+    pub(crate) fn new(fabric: &Fabric, ranks: &[u32], mapped: bool) -> Result<Planner, LinksError> {
         let numbers = fabric.hosts().numbers();
         let hosts: Vec<u32> = ranks.iter().map(|rank| numbers[*rank as usize]).collect();
         if let Some(name) = std::env::var(LINKS).ok().filter(|name| !name.is_empty()) {
-            return Ok(Planner::over(Links::load(&name)?, &hosts));
+            return Ok(Planner::over(Links::load(&name)?, &hosts, mapped));
         }
         let mut links =
             Links::usual(fabric.link_kind(), fabric.hosts().processors() as usize, !fabric.hosts().are_one());
@@ -270,10 +275,10 @@ impl Planner {
                 Ways::new(ranks, all, |from, to| wiring.between(from, to), |one, other| wiring.cables(one, other));
             links = links.over(ways);
         }
-        Ok(Planner::over(links, &hosts))
+        Ok(Planner::over(links, &hosts, mapped))
     }
 
-    fn over(links: Links, hosts: &[u32]) -> Planner {
+    fn over(links: Links, hosts: &[u32], mapped: bool) -> Planner {
         // Numbered without gaps, in the order of their first ranks.
         let mut seen: Vec<u32> = Vec::new();
         let number = |host: &u32| {
@@ -283,7 +288,7 @@ impl Planner {
             }) as u32
         };
         let hosts: Vec<u32> = hosts.iter().map(number).collect();
-        Planner { links, hosts: hosts.into(), chosen: Mutex::default() }
+        Planner { links, sites: Arc::new(Sites::new(&hosts, mapped)), chosen: Mutex::default() }
     }
 
     /// The algorithm for a call: the one that the model says is the fastest for lengths of its class.
@@ -296,9 +301,9 @@ impl Planner {
         let bytes = if wanted.bytes == 0 { 0 } else { wanted.bytes.next_power_of_two().max(wanted.partial) };
         let class = Wanted { goal, bytes, ..*wanted };
         let mut chosen = self.chosen.lock().unwrap_or_else(PoisonError::into_inner);
-        let algorithm = *chosen.entry(class).or_insert_with(|| class.fastest(&self.hosts, &self.links).algorithm);
+        let algorithm = *chosen.entry(class).or_insert_with(|| class.fastest(&self.sites, &self.links).algorithm);
         // What may be done with the longest of a class may be done with all of it, but for the shortest of all.
-        if wanted.allows(algorithm, &self.hosts) { algorithm } else { Algorithm::Whole }
+        if wanted.allows(algorithm, &self.sites) { algorithm } else { Algorithm::Whole }
     }
 }
 

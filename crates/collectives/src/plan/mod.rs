@@ -8,16 +8,17 @@
 
 mod choose;
 mod events;
+mod hosts;
 mod links;
 mod schedule;
 mod traffic;
 
 use std::fmt;
 use std::str::FromStr;
-use std::sync::Arc;
 
 pub use self::choose::{Operation, Prediction, Question, WAKE, fastest, messages, predict, predict_mapped};
 pub(crate) use self::choose::{Planner, Wanted};
+pub(crate) use self::hosts::{Division, Placement, TALKS};
 pub use self::links::{Inside, Links, LinksError, Mapped, Shape, Ways};
 pub(crate) use self::schedule::{Goal, Pattern, Round, Schedule, Transfer};
 pub(crate) use self::traffic::greeted;
@@ -63,7 +64,7 @@ pub enum Algorithm {
     Doubling = 8,
     /// A binomial tree, up and down.
     Tree = 9,
-    /// A tree in each host, recursive halving between the hosts.
+    /// In each host in the memory that its ranks map, and from host to host in their order.
     Hosts = 10,
 }
 
@@ -102,7 +103,7 @@ impl Algorithm {
     /// Whether contributions are combined in rank order.
     #[must_use]
     pub const fn is_in_rank_order(self) -> bool {
-        (self as u8) <= Algorithm::Chain as u8
+        (self as u8) <= Algorithm::Chain as u8 || matches!(self, Algorithm::Hosts)
     }
 
     pub(crate) fn of_code(code: u8) -> Option<Algorithm> {
@@ -132,12 +133,28 @@ impl FromStr for Algorithm {
     }
 }
 
+/// Where the ranks of a group are.
+#[derive(Clone, Debug)]
+pub(crate) struct Sites {
+    /// By rank, the number of its host.
+    pub(crate) hosts: Vec<u32>,
+    /// If calls can go by [`Algorithm::Hosts`].
+    pub(crate) placement: Option<Placement>,
+}
+
+impl Sites {
+    /// By rank, the number of its host; and whether ranks of a host map one another's memory.
+    pub(crate) fn new(hosts: &[u32], mapped: bool) -> Sites {
+        Sites { hosts: hosts.to_vec(), placement: Placement::new(hosts).filter(|_| mapped) }
+    }
+}
+
 /// A call that is passed on.
 #[derive(Clone, Debug)]
 pub(crate) struct Passing {
     pattern: Pattern,
     pub(crate) goal: Goal,
-    hosts: Arc<[u32]>,
+    ranks: usize,
     /// Elements of a piece.
     pub(crate) piece: usize,
     /// Bytes of the group's memory for one piece under way.
@@ -159,11 +176,10 @@ impl Passing {
     pub(crate) fn new(
         algorithm: Algorithm,
         goal: Goal,
-        hosts: &Arc<[u32]>,
+        ranks: usize,
         count: usize,
         partial: usize,
     ) -> Option<Passing> {
-        let ranks = hosts.len();
         let lane = lane(ranks);
         // Each range of a round begins at a line of its own.
         let room = (lane - 4 * 64) / partial;
@@ -180,17 +196,20 @@ impl Passing {
             Algorithm::Halving => Pattern::Halving,
             Algorithm::Doubling => Pattern::Doubling,
             Algorithm::Tree => Pattern::Tree,
-            Algorithm::Hosts => Pattern::Hosts,
-            Algorithm::Whole | Algorithm::Rounds | Algorithm::Shares | Algorithm::PassedShares => return None,
+            Algorithm::Whole
+            | Algorithm::Rounds
+            | Algorithm::Shares
+            | Algorithm::PassedShares
+            | Algorithm::Hosts => return None,
         };
         let least = if count * partial >= HALVED { 2 } else { 1 };
         let pieces = count.div_ceil(longest).max(least).next_multiple_of(least);
         let piece = count.div_ceil(pieces).max(1);
-        Some(Passing { pattern, goal, hosts: hosts.clone(), piece, lane })
+        Some(Passing { pattern, goal, ranks, piece, lane })
     }
 
     /// The rounds of so many elements.
     pub(crate) fn schedule(&self, count: usize) -> Schedule {
-        Schedule { pattern: self.pattern, goal: self.goal, hosts: self.hosts.clone(), count }
+        Schedule { pattern: self.pattern, goal: self.goal, ranks: self.ranks, count }
     }
 }

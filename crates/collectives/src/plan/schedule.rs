@@ -5,7 +5,6 @@
 //! [model](super::events) runs the same.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use smallvec::SmallVec;
 
@@ -22,8 +21,6 @@ pub(crate) enum Pattern {
     Doubling,
     /// Binomial trees: up to one rank, and down again.
     Tree,
-    /// In each host up a tree, between the hosts' first ranks by [`Halving`](Pattern::Halving), and down again.
-    Hosts,
 }
 
 /// What all ranks together do.
@@ -98,36 +95,22 @@ impl Round {
 pub(crate) struct Schedule {
     pub(crate) pattern: Pattern,
     pub(crate) goal: Goal,
-    /// By rank, the host that it is on.
-    pub(crate) hosts: Arc<[u32]>,
+    pub(crate) ranks: usize,
     /// Elements of each rank's vector. Of an all-gather, ranges are those of all ranks' vectors, one behind the other.
     pub(crate) count: usize,
 }
 
-/// What an algorithm of several ranks works on.
-struct Among<'a> {
-    who: Who<'a>,
+/// So many ranks, from one on, in a circle.
+struct Among {
+    ranks: usize,
+    from: usize,
     count: usize,
 }
 
-/// Ranks, in their order.
-enum Who<'a> {
-    These(&'a [usize]),
-    /// All of so many, from one on, in a circle.
-    All {
-        ranks: usize,
-        from: usize,
-    },
-}
-
 impl Schedule {
-    fn ranks(&self) -> usize {
-        self.hosts.len()
-    }
-
     /// How many rounds there are. Some ranks have nothing to do in some of them.
     pub(crate) fn rounds(&self) -> usize {
-        let ranks = self.ranks();
+        let ranks = self.ranks;
         match (self.pattern, self.goal) {
             _ if ranks < 2 || self.count == 0 => 0,
             (Pattern::Chain(chunk), goal) => {
@@ -145,11 +128,6 @@ impl Schedule {
             (Pattern::Doubling, _) => levels(power_below(ranks)) + 2 * usize::from(!ranks.is_power_of_two()),
             (Pattern::Tree, Goal::AllReduce) => 2 * levels(ranks),
             (Pattern::Tree, _) => levels(ranks),
-            (Pattern::Hosts, _) => {
-                let (here, leaders) = self.by_host();
-                let most = here.iter().map(Vec::len).max().unwrap_or(0);
-                2 * levels(most) + self.between(&leaders).rounds()
-            }
         }
     }
 
@@ -161,7 +139,7 @@ impl Schedule {
             Goal::Reduce(root) | Goal::Broadcast(root) if self.pattern == Pattern::Tree => root,
             _ => 0,
         };
-        let among = Among { who: Who::All { ranks: self.ranks(), from }, count: self.count };
+        let among = Among { ranks: self.ranks, from, count: self.count };
         match self.pattern {
             Pattern::Chain(chunk) => self.chain(rank, round, chunk, &mut out),
             Pattern::Ring if self.goal == Goal::AllGather => among.gather(rank, round, &mut out),
@@ -170,7 +148,7 @@ impl Schedule {
             Pattern::Doubling => among.doubling(rank, round, &mut out),
             Pattern::Tree => {
                 let place = among.place(rank);
-                let up = if matches!(self.goal, Goal::Broadcast(_)) { 0 } else { levels(self.ranks()) };
+                let up = if matches!(self.goal, Goal::Broadcast(_)) { 0 } else { levels(self.ranks) };
                 if round < up {
                     among.up(place, round, &mut out);
                     if round + 1 == up && place == 0 {
@@ -180,7 +158,6 @@ impl Schedule {
                     among.down(place, round - up, &mut out);
                 }
             }
-            Pattern::Hosts => self.hosts(rank, round, &mut out),
         }
         out
     }
@@ -203,7 +180,7 @@ impl Schedule {
     }
 
     fn chain(&self, rank: usize, round: usize, chunk: usize, out: &mut Round) {
-        let (ranks, last) = (self.ranks(), self.ranks() - 1);
+        let (ranks, last) = (self.ranks, self.ranks - 1);
         let chunks = self.count.div_ceil(chunk);
         // The chunk whose turn it is, if it began to move `before` rounds ago.
         let turn = |before: usize| -> Range<usize> {
@@ -258,85 +235,26 @@ impl Schedule {
             _ => {}
         }
     }
-
-    /// By host, its ranks; and the first of each.
-    fn by_host(&self) -> (Vec<Vec<usize>>, Vec<usize>) {
-        let mut names: Vec<u32> = Vec::new();
-        let mut here: Vec<Vec<usize>> = Vec::new();
-        for (rank, host) in self.hosts.iter().enumerate() {
-            match names.iter().position(|name| name == host) {
-                Some(at) => here[at].push(rank),
-                None => {
-                    names.push(*host);
-                    here.push(vec![rank]);
-                }
-            }
-        }
-        let leaders = here.iter().map(|ranks| ranks[0]).collect();
-        (here, leaders)
-    }
-
-    fn between(&self, leaders: &[usize]) -> Schedule {
-        let hosts: Vec<u32> = (0..leaders.len() as u32).collect();
-        Schedule { pattern: Pattern::Halving, goal: Goal::AllReduce, hosts: hosts.into(), count: self.count }
-    }
-
-    fn hosts(&self, rank: usize, round: usize, out: &mut Round) {
-        let (here, leaders) = self.by_host();
-        let most = levels(here.iter().map(Vec::len).max().unwrap_or(0));
-        let between = self.between(&leaders).rounds();
-        let mine = here.iter().find(|ranks| ranks.contains(&rank)).expect("each rank has a host");
-        let inside = Among { who: Who::These(mine), count: self.count };
-        let place = inside.place(rank);
-        if round < most {
-            if round < levels(mine.len()) {
-                inside.up(place, round, out);
-            }
-            // One host alone has all.
-            if leaders.len() == 1 && place == 0 && round + 1 == most {
-                out.finish(0..self.count);
-            }
-        } else if round < most + between {
-            if place == 0 {
-                Among { who: Who::These(&leaders), count: self.count }.halving(rank, round - most, out);
-            }
-        } else if let Some(down) = (round - most - between + levels(mine.len())).checked_sub(most) {
-            inside.down(place, down, out);
-        }
-    }
 }
 
-impl Among<'_> {
-    fn len(&self) -> usize {
-        match self.who {
-            Who::These(ranks) => ranks.len(),
-            Who::All { ranks, .. } => ranks,
-        }
-    }
-
+impl Among {
     fn rank(&self, place: usize) -> usize {
-        match self.who {
-            Who::These(ranks) => ranks[place],
-            Who::All { ranks, from } => (from + place) % ranks,
-        }
+        (self.from + place) % self.ranks
     }
 
     fn place(&self, rank: usize) -> usize {
-        match self.who {
-            Who::These(ranks) => ranks.iter().position(|other| *other == rank).expect("it is one of them"),
-            Who::All { ranks, from } => (rank + ranks - from) % ranks,
-        }
+        (rank + self.ranks - self.from) % self.ranks
     }
 
     fn share(&self, within: &Range<usize>, number: usize) -> Range<usize> {
-        let each = within.len().div_ceil(self.len());
+        let each = within.len().div_ceil(self.ranks);
         let start = (within.start + number * each).min(within.end);
         start..(start + each).min(within.end)
     }
 
     /// Both halves of what goes around a circle: which, and of a rank, its place and who has the place so many steps further.
     fn halves(&self, rank: usize) -> [(Range<usize>, usize, impl Fn(usize) -> usize); 2] {
-        let (ranks, place, middle) = (self.len(), self.place(rank), self.count / 2);
+        let (ranks, place, middle) = (self.ranks, self.place(rank), self.count / 2);
         // Seen from the other side, the second half goes the same way.
         [(0..middle, false), (middle..self.count, true)].map(|(half, back)| {
             let at = if back { ranks - 1 - place } else { place };
@@ -350,7 +268,7 @@ impl Among<'_> {
 
     /// Each rank passes on, each way, what it got last, and first its own.
     fn gather(&self, rank: usize, round: usize, out: &mut Round) {
-        let ranks = self.len();
+        let ranks = self.ranks;
         for (half, _, peer) in self.halves(rank) {
             let of = |steps_before: usize| {
                 let start = peer(ranks - steps_before) * self.count;
@@ -362,7 +280,7 @@ impl Among<'_> {
     }
 
     fn ring(&self, rank: usize, round: usize, out: &mut Round) {
-        let ranks = self.len();
+        let ranks = self.ranks;
         for (half, at, peer) in self.halves(rank) {
             let (next, before) = (peer(1), peer(ranks - 1));
             let share = |number: usize| self.share(&half, number % ranks);
@@ -383,7 +301,7 @@ impl Among<'_> {
     /// Where ranks are no power of two, as many as are too many give their part to their neighbours first, and get the result
     /// in the end: the place among those that go on, or nothing.
     fn fold(&self, place: usize, out: &mut Round) -> Option<usize> {
-        let extra = self.len() - power_below(self.len());
+        let extra = self.ranks - power_below(self.ranks);
         match place {
             _ if place >= 2 * extra => Some(place - extra),
             _ if place % 2 == 1 => {
@@ -399,7 +317,7 @@ impl Among<'_> {
 
     /// The rank that has this place among those that go on.
     fn unfolded(&self, place: usize) -> usize {
-        let extra = self.len() - power_below(self.len());
+        let extra = self.ranks - power_below(self.ranks);
         self.rank(if place < extra { 2 * place } else { place + extra })
     }
 
@@ -407,7 +325,7 @@ impl Among<'_> {
     /// no part.
     fn folded(&self, rank: usize, round: usize, rounds: usize, out: &mut Round) -> Option<(usize, usize)> {
         let place = self.place(rank);
-        if self.len().is_power_of_two() {
+        if self.ranks.is_power_of_two() {
             return Some((place, round));
         }
         match round {
@@ -426,7 +344,7 @@ impl Among<'_> {
     }
 
     fn halving(&self, rank: usize, round: usize, out: &mut Round) {
-        let power = power_below(self.len());
+        let power = power_below(self.ranks);
         let levels = levels(power);
         let Some((place, round)) = self.folded(rank, round, 2 * levels, out) else { return };
         // What it has after so many halvings, and what it gave away in the last of them.
@@ -455,7 +373,7 @@ impl Among<'_> {
     }
 
     fn doubling(&self, rank: usize, round: usize, out: &mut Round) {
-        let levels = levels(power_below(self.len()));
+        let levels = levels(power_below(self.ranks));
         let Some((place, round)) = self.folded(rank, round, levels, out) else { return };
         let peer = self.unfolded(place ^ (1 << round));
         out.send(peer, 0..self.count, false);
@@ -470,7 +388,7 @@ impl Among<'_> {
         let step = 1 << round;
         if place % (2 * step) == step {
             out.send(self.rank(place - step), 0..self.count, false);
-        } else if place.is_multiple_of(2 * step) && place + step < self.len() {
+        } else if place.is_multiple_of(2 * step) && place + step < self.ranks {
             out.receive(self.rank(place + step), 0..self.count, false);
         }
     }
@@ -478,7 +396,7 @@ impl Among<'_> {
     /// And down again.
     fn down(&self, place: usize, round: usize, out: &mut Round) {
         let mut up = Round::default();
-        self.up(place, levels(self.len()) - 1 - round, &mut up);
+        self.up(place, levels(self.ranks) - 1 - round, &mut up);
         out.turn_around(up);
     }
 }

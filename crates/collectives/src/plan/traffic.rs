@@ -5,22 +5,23 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::schedule::{Goal, Schedule};
-use super::{Algorithm, Passing};
-use crate::messages::{HEADER, block, pieces, rounds, segment, share, share_slots};
+use super::{Algorithm, Passing, Placement, Sites};
+use crate::messages::{HEADER, block, column_share, pieces, rounds, segment, share, share_slots};
 
 /// A call, as all ranks make it.
 #[derive(Clone, Debug)]
 pub(crate) struct Job {
     pub(crate) algorithm: Algorithm,
     pub(crate) goal: Goal,
-    /// By rank, its host.
-    pub(crate) hosts: Arc<[u32]>,
+    pub(crate) sites: Arc<Sites>,
     /// Bytes of the vector,
     pub(crate) bytes: usize,
     /// of an element,
     pub(crate) element: usize,
     /// and of its partial results.
     pub(crate) partial: usize,
+    /// By [`Algorithm::Hosts`], each host tells the others all that its ranks have.
+    pub(crate) told: bool,
 }
 
 /// What a rank does in one round.
@@ -48,7 +49,7 @@ pub(crate) struct Rounds {
 /// Ranks to which a rank says what it calls before it passes on anything, and from which it hears it: those with which it will have to
 /// do, and its neighbours.
 pub(crate) fn greeted(schedule: &Schedule, rank: usize) -> Vec<usize> {
-    let ranks = schedule.hosts.len();
+    let ranks = schedule.ranks;
     let mut peers = schedule.peers(rank);
     for neighbour in [(rank + 1) % ranks, (rank + ranks - 1) % ranks] {
         if !peers.contains(&neighbour) {
@@ -60,8 +61,8 @@ pub(crate) fn greeted(schedule: &Schedule, rank: usize) -> Vec<usize> {
 
 impl Rounds {
     pub(crate) fn new(job: Job) -> Rounds {
-        let ranks = job.hosts.len();
-        let passing = Passing::new(job.algorithm, job.goal, &job.hosts, job.bytes / job.element, job.partial);
+        let ranks = job.sites.hosts.len();
+        let passing = Passing::new(job.algorithm, job.goal, ranks, job.bytes / job.element, job.partial);
         let cut = |len: usize, step: usize| -> Vec<usize> {
             (0..len.max(1)).step_by(step.max(1)).map(|start| step.min(len - start)).collect()
         };
@@ -69,13 +70,17 @@ impl Rounds {
             (_, Some(passing)) => cut(job.bytes / job.element, passing.piece),
             (Algorithm::Whole, _) => cut(job.bytes, segment(ranks)),
             (Algorithm::Shares, _) => pieces(job.bytes, ranks).map(|piece| piece.len()).collect(),
+            (Algorithm::Hosts, _) if !job.told => {
+                let placement = job.sites.placement.as_ref().expect("it can go by hosts");
+                cut(job.bytes, placement.divide(job.bytes, job.partial / job.element).piece)
+            }
             _ => vec![job.bytes],
         };
         Rounds { job, passing, pieces }
     }
 
     pub(crate) fn ranks(&self) -> usize {
-        self.job.hosts.len()
+        self.job.sites.hosts.len()
     }
 
     /// Bytes that a rank reads and writes: a vector and what it gets.
@@ -84,7 +89,7 @@ impl Rounds {
     }
 
     pub(crate) fn hosts(&self) -> &[u32] {
-        &self.job.hosts
+        &self.job.sites.hosts
     }
 
     pub(crate) fn pieces(&self) -> usize {
@@ -99,8 +104,14 @@ impl Rounds {
             (Algorithm::Whole, _) => 1,
             (Algorithm::Shares, _) => 2,
             (Algorithm::PassedShares, _) => 2 * rounds(ranks).count(),
+            (Algorithm::Hosts, _) if self.job.told => 1,
+            (Algorithm::Hosts, _) => 2 * (self.placement().hosts() - 1),
             _ => rounds(ranks).count(),
         }
+    }
+
+    fn placement(&self) -> &Placement {
+        self.job.sites.placement.as_ref().expect("it can go by hosts")
     }
 
     /// The schedule of a piece, for those that are passed on.
@@ -177,6 +188,16 @@ impl Rounds {
                     combined,
                 }
             }
+            Algorithm::Hosts if self.job.told => {
+                let has = |rank: usize| if matches!(goal, Goal::Broadcast(root) if root != rank) { 0 } else { len };
+                let placement = self.placement();
+                let host = placement.host(rank);
+                let told: usize = placement.ranks(host).map(|rank| has(rank).next_multiple_of(8)).sum();
+                let sends = placement.told_by(rank).map(|other| (placement.teller(other, host), HEADER + told));
+                let sends: SmallVec<[_; 2]> = sends.collect();
+                Traffic { receives: sends.len(), sends, staged: has(rank), copied, combined }
+            }
+            Algorithm::Hosts => self.between_hosts(len, first, rank, round),
             _ => {
                 let last = rounds(ranks).count() - 1;
                 let (step, count) = rounds(ranks).nth(round).expect("there are as many rounds");
@@ -188,6 +209,49 @@ impl Rounds {
                 Traffic { sends, receives: 1, staged, copied: at_last(copied), combined: at_last(combined) }
             }
         }
+    }
+
+    /// A round of a piece that goes from host to host and back.
+    fn between_hosts(&self, len: usize, first: bool, rank: usize, round: usize) -> Traffic {
+        let placement = self.placement();
+        let (host, last) = (placement.host(rank), placement.hosts() - 1);
+        let column = placement.column(rank);
+        let mine = column.map_or(0, |column| column_share(len, placement.columns(), column).len());
+        let partial = mine / self.job.element * self.job.partial;
+        let here = placement.ranks(host).len();
+        let mut traffic = Traffic::default();
+        if round == 0 {
+            traffic.staged = len - mine;
+            if host == 0 {
+                traffic.combined = here * mine;
+            }
+        }
+        if round + 1 == 2 * last {
+            traffic.copied = len - mine;
+        }
+        if let Some(column) = column.filter(|_| mine > 0) {
+            let peer = |host: usize| placement.at(host, column);
+            // Partial results go up, and results down.
+            let (from, to, bytes) = match round < last {
+                true => (round, round + 1, partial),
+                false => (2 * last - round, 2 * last - round - 1, mine),
+            };
+            if host == from {
+                traffic.sends.push((peer(to), bytes));
+            } else if host == to {
+                traffic.receives += 1;
+                match round < last {
+                    true => traffic.combined += (here + 1) * mine,
+                    false => traffic.copied += 2 * mine,
+                }
+            }
+        }
+        if first && round == 0 {
+            let partners = placement.partners(rank);
+            traffic.receives += partners.len();
+            traffic.sends.insert_many(0, partners.into_iter().map(|partner| (partner, HEADER)));
+        }
+        traffic
     }
 
     fn passed_on(&self, schedule: &Schedule, rank: usize, round: usize) -> Traffic {

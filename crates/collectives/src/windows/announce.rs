@@ -24,7 +24,7 @@ pub(super) struct Agreed {
 
 /// The calls of a group so far, as this rank knows them.
 #[derive(Default)]
-pub(super) struct History {
+pub(crate) struct History {
     /// The last one that all others are known to have announced, alike.
     met: u64,
     /// Stands for all of them: another number, all but certainly, if one was another.
@@ -48,7 +48,7 @@ impl History {
     }
 
     #[inline]
-    fn add(&mut self, call: [u64; 2]) {
+    pub(super) fn add(&mut self, call: [u64; 2]) {
         // Each step can be undone, so that two histories of which one call differs never come to the same.
         let mix = |digest: u64, word: u64| (digest ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
         self.digest = mix(mix(self.digest, call[0]), call[1]);
@@ -57,7 +57,7 @@ impl History {
 
 /// The call in an announcement.
 #[inline]
-fn announced(line: &Line) -> [u64; 2] {
+pub(super) fn announced(line: &Line) -> [u64; 2] {
     [line[layout::CALL].load(Ordering::Relaxed), line[layout::CALL + 1].load(Ordering::Relaxed)]
 }
 
@@ -157,7 +157,7 @@ impl Windows {
     /// Compares what some of the peers have announced with what this rank calls, and called before. Whether these are all.
     // Inlined, so that no words are written to be read at once.
     #[inline(always)]
-    fn compare(
+    pub(super) fn compare(
         &self,
         ongoing: &Ongoing<'_>,
         history: &History,

@@ -6,7 +6,8 @@
 //! 1024     counters, each in a pair of lines of its own
 //! 2048     sixteen announcements, each in a pair of lines of its own: the call, with up to 40 bytes inline or where its data lies
 //! 4096     four slots of 16 KiB, for what does not fit into an announcement
-//! 69632    the stage: pieces of plain memory
+//! 69632    four boards of 64 KiB: what this rank has heard of other hosts, for those of its own
+//! 331776   the stage: pieces of plain memory
 //! ```
 
 use std::ops::Range;
@@ -23,7 +24,7 @@ const COUNTERS: usize = 1024;
 
 /// What a rank counts for its peers.
 #[derive(Clone, Copy)]
-pub(super) enum Counter {
+pub(crate) enum Counter {
     /// The last call in which it has done all that it does to its peers' memory.
     Done,
     /// Pieces that it has put into its stage.
@@ -32,6 +33,8 @@ pub(super) enum Counter {
     Reduced,
     /// Pieces that it has taken from its peers' stages.
     Taken,
+    /// The last call in which it has put on its board what other hosts had to say.
+    Told,
 }
 
 impl Counter {
@@ -106,18 +109,28 @@ pub(super) const fn slot(sequence: u64, longest: usize) -> usize {
     }
 }
 
-const STAGE: usize = SLOTS + TURNS as usize * SLOT;
+const BOARDS: usize = SLOTS + TURNS as usize * SLOT;
+
+/// Bytes of a board, which is written anew when a slot is.
+pub(crate) const BOARD: usize = 64 << 10;
+
+/// Where a rank puts what other hosts had to say in a call.
+pub(super) const fn board(sequence: u64) -> usize {
+    BOARDS + (sequence % TURNS) as usize * BOARD
+}
+
+const STAGE: usize = BOARDS + TURNS as usize * BOARD;
 
 /// Bytes of the stage.
-const STAGE_LEN: usize = 4 << 20;
+pub(crate) const STAGE_LEN: usize = 4 << 20;
 
 /// How data goes over the stages.
 #[derive(Clone, Copy, PartialEq)]
-pub(super) struct Cut {
+pub(crate) struct Cut {
     /// Bytes of a piece.
-    pub(super) piece: usize,
+    pub(crate) piece: usize,
     /// Pieces that have places of their own on a stage.
-    pub(super) places: u64,
+    pub(crate) places: u64,
 }
 
 /// Who gives and who takes.
@@ -159,13 +172,18 @@ impl Cut {
         Cut { piece, places: (way / (piece + GAP)).max(LEAST_PLACES) as u64 }
     }
 
+    /// For pieces of so many bytes.
+    pub(crate) fn of_pieces(piece: usize) -> Cut {
+        Cut { piece, places: (STAGE_LEN / (piece + GAP)) as u64 }
+    }
+
     /// Bytes that it goes over.
     pub(super) fn way(self) -> usize {
         self.places as usize * (self.piece + GAP)
     }
 
     /// Where a piece lies.
-    pub(super) fn at(self, piece: u64) -> usize {
+    pub(crate) fn at(self, piece: u64) -> usize {
         STAGE + (piece % self.places) as usize * (self.piece + GAP)
     }
 }
@@ -179,7 +197,7 @@ const LEAST_PLACES: usize = 4;
 
 /// Bytes between a piece and the next one. Processors fetch ahead beyond what is read: without a gap, that which the peer is about to write. (Of
 /// two ranks, all-gathers and all-reduces of 64 KiB take 0.91 of the time with 16 KiB, and 0.93 to 0.97 with 4 KiB.)
-const GAP: usize = 16 << 10;
+pub(crate) const GAP: usize = 16 << 10;
 
 /// Bytes of a stage that so many ranks go over. Who reads the stages of more has more of them in its cache.
 fn longest_way(ranks: usize) -> usize {

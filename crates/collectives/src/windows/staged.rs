@@ -149,7 +149,7 @@ impl Windows {
     }
 
     /// The system gives pages when they are first used, which takes longer than what they are used for.
-    fn touch_stages(&self) {
+    pub(super) fn touch_stages(&self) {
         let stage = layout::stage(self.size);
         for rank in 0..self.size {
             for word in self.words(rank)[stage.start / 8..stage.end / 8].iter().step_by(PAGE / 8) {

@@ -15,13 +15,13 @@ const EAGER_LOOKS: u32 = 64;
 
 impl Windows {
     /// Adds to one of this rank's counters and wakes who waits for it.
-    pub(super) fn count(&self, counter: Counter, value: u64) {
+    pub(crate) fn count(&self, counter: Counter, value: u64) {
         self.window.local().words()[counter.word()].store(value, Ordering::Release);
         self.ring_all();
     }
 
     /// Waits until a counter of some of the peers has reached `value`.
-    pub(super) fn await_counter(
+    pub(crate) fn await_counter(
         &self,
         ongoing: &mut Ongoing<'_>,
         counter: Counter,
@@ -89,7 +89,7 @@ impl Windows {
     }
 
     /// Wakes peers that may be parked, if something was written since the last time.
-    pub(super) fn settle(&self, ongoing: &mut Ongoing<'_>) {
+    pub(crate) fn settle(&self, ongoing: &mut Ongoing<'_>) {
         if std::mem::take(&mut ongoing.owes_ring) {
             self.ring_all();
         }
@@ -118,7 +118,7 @@ impl Windows {
     }
 
     /// Fails if a peer has failed in this call or before it.
-    pub(super) fn check_poison(&self, sequence: u64) -> Result<(), CollectiveError> {
+    pub(crate) fn check_poison(&self, sequence: u64) -> Result<(), CollectiveError> {
         // What was read of the peers' memory was read before the marks are.
         fence(Ordering::Acquire);
         for peer in self.peers() {

@@ -5,14 +5,14 @@ use fulmen_kernels::{as_bytes, reduce_into};
 use fulmen_soft::Profile;
 use half::{bf16, f16};
 
-use crate::world::{Random, run_by_messages, run_group, run_over, run_over_chain, run_over_hosts};
+use crate::world::{Random, run_by_messages, run_group, run_on_hosts, run_over, run_over_chain, run_over_hosts};
 
-/// Of all that can do an all-reduce of so many bytes among so many ranks on one host.
-fn algorithms(ranks: u32, bytes: usize) -> Vec<Algorithm> {
+/// Of all that can do an all-reduce of so many bytes among so many ranks, on one host or on several of several ranks.
+fn algorithms(ranks: u32, bytes: usize, hosts: bool) -> Vec<Algorithm> {
     let can = |algorithm: &Algorithm| match algorithm {
         Algorithm::Rounds => ranks > 2 && bytes <= 4096,
         Algorithm::PassedShares => ranks > 2 && bytes <= 64 << 10,
-        Algorithm::Hosts => false,
+        Algorithm::Hosts => hosts,
         _ => true,
     };
     Algorithm::ALL.into_iter().filter(can).collect()
@@ -31,7 +31,9 @@ fn check<T: Element + Default + PartialEq>(group: &Group, op: ReduceOp, of: impl
     reduce_into(op, &mut expected, &inputs.iter().map(Vec::as_slice).collect::<Vec<_>>()).unwrap();
     let mine = &inputs[group.rank() as usize];
     let root = group.size() / 2;
-    for algorithm in algorithms(group.size(), count * size_of::<T>()) {
+    let fabric = group.fabric();
+    let hosts = !fabric.has_windows() && fabric.has_windows_among(&[fabric.rank()]);
+    for algorithm in algorithms(group.size(), count * size_of::<T>(), hosts) {
         let group = group.with_algorithm(Some(algorithm));
         let mut data = mine.clone();
         if !algorithm.is_in_rank_order() && !op.is_exact(T::DTYPE) {
@@ -109,6 +111,13 @@ fn every_algorithm_over_devices_and_between_hosts() {
     run_over_hosts(Profile::Thunderbolt, 4, check_all);
 }
 
+#[test]
+fn every_algorithm_where_hosts_have_several_ranks() {
+    run_on_hosts(Profile::Thunderbolt, &[2, 1], check_all);
+    run_on_hosts(Profile::Infiniband, &[3, 2], check_all);
+    run_on_hosts(Profile::Infiniband, &[1, 2, 2], check_all);
+}
+
 /// Cables join neighbours alone; others are reached over these.
 #[test]
 fn every_algorithm_where_ranks_pass_messages_on() {
@@ -132,6 +141,8 @@ fn long_vectors_by_every_algorithm() {
     run_by_messages(3, body);
     run_over(Profile::Infiniband, 2, body);
     run_over_hosts(Profile::Infiniband, 4, body);
+    run_on_hosts(Profile::Infiniband, &[2, 2], body);
+    run_on_hosts(Profile::Infiniband, &[1, 2, 1], body);
 }
 
 /// Whatever ranks call, nobody gets wrong data, and nobody waits until the deadline.

@@ -43,6 +43,16 @@ pub fn start_as<T: Send>(
     providers: impl Fn(u32, Node) -> Providers + Sync,
     body: impl Fn(Fabric) -> T + Sync,
 ) -> Vec<T> {
+    start_each(size, |_| options.clone(), providers, body)
+}
+
+/// The same, with options of each rank's own.
+pub fn start_each<T: Send>(
+    size: u32,
+    options: impl Fn(u32) -> FabricOptions + Sync,
+    providers: impl Fn(u32, Node) -> Providers + Sync,
+    body: impl Fn(Fabric) -> T + Sync,
+) -> Vec<T> {
     fulmen_testbed::raise_descriptors();
     let secret = Secret::generate().unwrap();
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
@@ -55,7 +65,7 @@ pub fn start_as<T: Send>(
                 let config = JoinConfig { coordinator: coordinator_address, rank, size, secret, deadline: LONG };
                 let session = Session::join(&config).unwrap();
                 let providers = providers(rank, Node::open().unwrap());
-                body(Fabric::start(session, options.clone(), providers).unwrap())
+                body(Fabric::start(session, options(rank), providers).unwrap())
             })
         };
         let ranks: Vec<_> = (0..size).map(rank).collect();

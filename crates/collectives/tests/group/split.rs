@@ -8,13 +8,14 @@ use fulmen_fabric::FabricError;
 use fulmen_soft::Profile;
 
 use crate::planned::random_operations;
-use crate::world::{run_by_messages, run_group, run_over, run_over_hosts};
+use crate::world::{run_by_messages, run_group, run_on_hosts, run_over, run_over_hosts};
 
 fn on_every_path(size: u32, body: fn(&Group)) {
     run_group(size, body);
     run_by_messages(size, body);
     run_over(Profile::Thunderbolt, size, body);
     run_over_hosts(Profile::Infiniband, size, body);
+    run_on_hosts(Profile::Infiniband, &[2, size - 2], body);
 }
 
 /// The ranks of `world` that each rank of a group is, as it tells them itself.

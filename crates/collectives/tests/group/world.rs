@@ -10,7 +10,7 @@ use fulmen_soft::{NetworkOptions, Profile, SoftDevice, SoftOptions};
 use fulmen_testbed::Tier;
 use fulmen_verbs::Device;
 
-use crate::ranks::{options, start, start_as, start_with};
+use crate::ranks::{options, start, start_as, start_each, start_with};
 
 /// Runs `body` on `size` ranks that map one another's memory.
 pub fn run<T: Send>(size: u32, body: impl Fn(Fabric) -> T + Sync) -> Vec<T> {
@@ -76,6 +76,23 @@ pub fn run_over_hosts<T: Send>(profile: Profile, size: u32, body: impl Fn(&Group
         Providers { devices: vec![SoftDevice::open_as(&node, options).unwrap()], tcp, ..Providers::default() }
     };
     start_with(size, false, providers, |fabric| body(&Group::new(fabric).unwrap()))
+}
+
+/// Runs `body` on the group of ranks of several hosts, so many on each, in their order: those of one map one another's memory, and
+/// between them are devices of a profile.
+pub fn run_on_hosts<T: Send>(profile: Profile, hosts: &[u32], body: impl Fn(&Group) -> T + Sync) -> Vec<T> {
+    start_on_hosts(profile, hosts, |fabric| body(&Group::new(fabric).unwrap()))
+}
+
+/// The same with each rank's fabric.
+pub fn start_on_hosts<T: Send>(profile: Profile, hosts: &[u32], body: impl Fn(Fabric) -> T + Sync) -> Vec<T> {
+    let places: Vec<u8> = (0..).zip(hosts).flat_map(|(host, ranks)| vec![host; *ranks as usize]).collect();
+    let options = |rank: u32| FabricOptions { host: Some([places[rank as usize]; 16]), ..options(true) };
+    let providers = |_, node: Node| {
+        let devices = vec![SoftDevice::open(&node, profile).unwrap() as Arc<dyn Device>];
+        Providers { node: Some(node), devices, ..Providers::default() }
+    };
+    start_each(places.len() as u32, options, providers, body)
 }
 
 /// How many times a random test goes round.

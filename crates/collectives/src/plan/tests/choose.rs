@@ -23,7 +23,7 @@ fn usual_links_have_what_was_measured_to_be_the_fastest() {
         (LinkKind::Device, 2, 16, vec![(8, "rounds"), (1024, "rounds")]),
         (LinkKind::Device, 16, 8, vec![(8 << 10, "passed-shares"), (4 << 20, "shares")]),
     ] {
-        let planner = Planner::over(Links::usual(kind, processors, false), &vec![0; ranks]);
+        let planner = Planner::over(Links::usual(kind, processors, false), &vec![0; ranks], false);
         for (bytes, name) in choices {
             let choice = planner.choose(&wanted(bytes, false));
             assert_eq!(choice.name(), name, "{kind}, {processors} processors, {ranks} ranks, {bytes} bytes");
@@ -36,16 +36,16 @@ fn a_choice_may_be_used_and_is_the_same_for_all_of_its_class() {
     for (kind, between) in [(LinkKind::Tcp, true), (LinkKind::Device, true), (LinkKind::SharedMemory, false)] {
         for ranks in [2, 3, 6, 9] {
             let hosts: Vec<u32> = (0..ranks).map(|rank| if between { rank / 2 } else { 0 }).collect();
-            let planner = Planner::over(Links::usual(kind, 4, between), &hosts);
+            let planner = Planner::over(Links::usual(kind, 4, between), &hosts, between);
             for bytes in (0..24).map(|shift| 1_usize << shift) {
                 for free in [false, true] {
                     let wanted = wanted(bytes.next_multiple_of(4), free);
                     let choice = planner.choose(&wanted);
-                    assert!(wanted.allows(choice, &planner.hosts), "{choice} for {wanted:?}");
+                    assert!(wanted.allows(choice, &planner.sites), "{choice} for {wanted:?}");
                     assert!(free || choice.is_in_rank_order());
                     let less = Wanted { bytes: wanted.bytes - wanted.bytes / 4 / 4 * 4, ..wanted };
                     let other = planner.choose(&less);
-                    assert!(other == choice || !less.allows(choice, &planner.hosts) || less.bytes * 2 <= wanted.bytes);
+                    assert!(other == choice || !less.allows(choice, &planner.sites) || less.bytes * 2 <= wanted.bytes);
                 }
             }
         }
@@ -182,15 +182,15 @@ fn what_cables_there_are_decides() {
     let gather = |bytes| Wanted { goal: Goal::AllGather, ..wanted(bytes, true) };
     for ranks in [4, 8] {
         let all: Vec<u32> = (0..ranks).collect();
-        let cabled = Planner::over(ring_of(ranks, &all), &all);
+        let cabled = Planner::over(ring_of(ranks, &all), &all, false);
         let mesh = Ways::new(&all, ranks as usize, |_, _| Vec::new(), |_, _| 1);
-        let mesh = Planner::over(Links::usual(LinkKind::Device, 8, true).over(mesh), &all);
+        let mesh = Planner::over(Links::usual(LinkKind::Device, 8, true).over(mesh), &all, false);
         assert_eq!(cabled.choose(&gather(8 << 20)), Algorithm::Ring, "{ranks} ranks");
         assert_eq!(mesh.choose(&gather(8 << 20)), Algorithm::Whole, "{ranks} ranks");
         assert_eq!(cabled.choose(&wanted(64 << 20, false)), Algorithm::Chain, "{ranks} ranks");
         // As the link file of such a ring has it.
         let known = Links { message_us: 1.2, ..Links::load("thunderbolt5-ring").unwrap() };
-        assert_eq!(Planner::over(known, &all).choose(&gather(8 << 20)), Algorithm::Ring);
+        assert_eq!(Planner::over(known, &all, false).choose(&gather(8 << 20)), Algorithm::Ring);
     }
     // Some of them, which talk over the others.
     let links = ring_of(6, &[5, 1, 3]);

@@ -1,0 +1,104 @@
+//! Calls among the ranks of several hosts, of which those of one map one another's memory.
+//!
+//! Such ranks have windows among themselves, and announce every call there, whichever way it goes. A call that goes by
+//! [`Algorithm::Hosts`](crate::plan::Algorithm::Hosts) uses them for its data, too: what is [short](self::short), one rank of each host tells
+//! one of each other host; of a [long](self::long) all-reduce, ranks of each host reduce a share each and pass it on to the next host, and the
+//! results come back. Contributions are combined in the order of the ranks.
+//!
+//! What goes from host to host is not compared by all: ranks of a host compare their calls in the windows, and those that talk with another host do
+//! by messages. Ranks beside one another on different hosts are always among these.
+
+mod long;
+mod short;
+
+use fulmen_fabric::FabricError;
+
+use super::{Messages, rounds::missing};
+use crate::CollectiveError;
+use crate::plan::Placement;
+use crate::request::Request;
+use crate::windows::{Ongoing, Progress, Windows};
+
+pub(crate) use long::column_share;
+
+/// What a rank has beside messages.
+pub(crate) struct Inside {
+    /// Of the ranks of this host, in their order.
+    windows: Windows,
+    placement: Placement,
+    host: usize,
+}
+
+impl Inside {
+    /// Over windows of the ranks of the host of this rank.
+    pub(crate) fn new(windows: Windows, placement: Placement, rank: usize) -> Inside {
+        let host = placement.host(rank);
+        Inside { windows, placement, host }
+    }
+
+    /// What became of something in the windows, in which ranks have other numbers.
+    pub(super) fn told<T>(&self, outcome: Result<T, CollectiveError>) -> Result<T, CollectiveError> {
+        outcome.map_err(|error| match error {
+            CollectiveError::Mismatch { operation, sequence, mine, theirs, rank } => {
+                let rank = rank + self.placement.ranks(self.host).start as u32;
+                CollectiveError::Mismatch { operation, sequence, mine, theirs, rank }
+            }
+            other => other,
+        })
+    }
+
+    /// Fails if a rank of this host has announced another call than this one, which goes by messages.
+    pub(super) fn check_calls(&self, ongoing: &Ongoing<'_>) -> Result<(), CollectiveError> {
+        match ongoing.history {
+            Some(history) => self.told(self.windows.check_calls(ongoing, history)),
+            None => Ok(()),
+        }
+    }
+
+    /// Marks this rank's part of the windows.
+    pub(super) fn poison(&self, sequence: u64, why: &str) {
+        self.windows.poison(sequence, why);
+    }
+}
+
+impl Messages {
+    /// Begins a call that goes by messages alone.
+    pub(super) fn note<'a>(
+        &self,
+        request: &Request<'_>,
+        ongoing: &mut Ongoing<'a>,
+        progress: &'a mut Progress,
+    ) -> Result<(), CollectiveError> {
+        if let Some(inside) = &self.inside {
+            inside.told(inside.windows.note(&request.call, ongoing, &mut progress.history))?;
+            ongoing.history = Some(&progress.history);
+        }
+        Ok(())
+    }
+
+    /// Runs a call by way of the hosts.
+    pub(super) fn by_hosts(
+        &self,
+        inside: &Inside,
+        request: &mut Request<'_>,
+        ongoing: &mut Ongoing<'_>,
+        progress: &mut Progress,
+    ) -> Result<(), CollectiveError> {
+        let is_told = self.wanted(request).is_told(&inside.placement);
+        match is_told {
+            true => self.tell_hosts(inside, request, ongoing, progress),
+            false => self.pass_through_hosts(inside, request, ongoing, progress),
+        }
+    }
+
+    /// Names all ranks of some hosts where one of them was waited for: who talks for its host may be waiting itself.
+    fn unheard(&self, inside: &Inside, error: CollectiveError, hosts: impl Fn(usize) -> bool) -> CollectiveError {
+        match &error {
+            CollectiveError::Fabric(FabricError::TimedOut { .. }) => {
+                let of = (0..inside.placement.hosts()).filter(|host| hosts(*host));
+                missing(error, of.flat_map(|host| inside.placement.ranks(host)).map(|rank| self.team.in_fabric(rank)))
+            }
+            _ => error,
+        }
+    }
+}
