@@ -5,6 +5,7 @@ mod algorithms;
 #[path = "../../../fabric/tests/fabric/counting.rs"]
 mod counting;
 mod failures;
+mod hosts;
 mod lists;
 mod messages;
 mod model;
