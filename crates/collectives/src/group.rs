@@ -180,12 +180,7 @@ impl Group {
         self.regroup_until(operation, how, end)
     }
 
-    fn regroup_until(
-        &self,
-        operation: OpName,
-        how: Regroup,
-        mut end: Deadline,
-    ) -> Result<Group, CollectiveError> {
+    fn regroup_until(&self, operation: OpName, how: Regroup, mut end: Deadline) -> Result<Group, CollectiveError> {
         let mut before = self.shared.team.fabric.clone();
         loop {
             let fabric =

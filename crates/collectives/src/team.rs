@@ -51,8 +51,7 @@ impl Team {
         window: Window,
         deadline: &mut Deadline,
     ) -> Result<Inside, CollectiveError> {
-        let near: Vec<u32> =
-            placement.ranks(placement.host(self.rank)).map(|rank| self.in_fabric(rank)).collect();
+        let near: Vec<u32> = placement.ranks(placement.host(self.rank)).map(|rank| self.in_fabric(rank)).collect();
         let team = Team::of(&self.fabric, &near).expect("this rank is on its host");
         Ok(Inside::new(Windows::new(team, window, deadline)?, placement, self.rank))
     }

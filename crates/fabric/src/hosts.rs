@@ -107,7 +107,8 @@ impl Hosts {
         means: Option<Means>,
         options: &FabricOptions,
     ) -> Result<Hosts, SessionError> {
-        let (id, machine) = (options.host.or_else(|| fulmen_reach::this_host().ok()), fulmen_reach::this_machine().ok());
+        let (id, machine) =
+            (options.host.or_else(|| fulmen_reach::this_host().ok()), fulmen_reach::this_machine().ok());
         processors::remember();
         let own = Said { id, machine, processors: Processors::own(), means };
         let own = postcard::to_stdvec(&own).expect("a vector takes what is written to it");

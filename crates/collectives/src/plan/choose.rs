@@ -196,7 +196,9 @@ impl Wanted {
             Algorithm::Whole => true,
             Algorithm::Rounds => ranks > 2 && self.bytes <= SHORT,
             Algorithm::Hosts => {
-                let can = |placement: &Placement| self.is_told(placement) || to_all && !self.mixed && self.bytes > 0;
+                let long =
+                    |placement: &Placement| !self.mixed && self.bytes > 0 && placement.route(self.goal).is_some();
+                let can = |placement: &Placement| self.is_told(placement) || long(placement);
                 sites.placement.as_ref().is_some_and(can)
             }
             _ if self.mixed => false,

@@ -1,10 +1,11 @@
 //! How the ranks of several hosts divide a call, where those of each host map one another's memory.
 //!
-//! What is short is told by one rank of each host to one of each other host. Of longer all-reduces, some ranks of each host (*columns*) have
+//! What is short is told by one rank of each host to one of each other host. Of what is longer, some ranks of each host (*columns*) have
 //! a share each, which goes from host to host. Arithmetic alone: groups run it, and the [model](super::events) runs the same.
 
 use std::ops::Range;
 
+use super::schedule::Goal;
 use crate::messages::{LEAD, segment};
 use crate::windows::{BOARD, GAP, STAGE_LEN};
 
@@ -15,7 +16,20 @@ pub(crate) struct Placement {
     hosts: Vec<Range<usize>>,
 }
 
-/// How a long all-reduce goes.
+/// Which way a long call goes from host to host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Route {
+    /// Partial results go from the first host to the last.
+    pub(crate) combines: bool,
+    /// Where the results are first,
+    pub(crate) source: usize,
+    /// and the hosts to which they go, from each to the next.
+    pub(crate) to: Range<usize>,
+    /// The one host that needs them, if not all do.
+    pub(crate) only: Option<usize>,
+}
+
+/// How a long call is cut into pieces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Division {
     /// Bytes of a column's share of a piece, and of a piece.
@@ -37,6 +51,33 @@ const BESIDE: usize = 4;
 
 /// The most ranks of other hosts with which one talks in a long call.
 pub(crate) const TALKS: usize = 4;
+
+impl Route {
+    /// The host from which results come to one, if they do.
+    pub(crate) fn results_from(&self, host: usize) -> Option<usize> {
+        match self.to.contains(&host) {
+            true if host < self.source => Some(host + 1),
+            true if host > self.source => Some(host - 1),
+            _ => None,
+        }
+    }
+
+    /// The hosts to which one passes results on.
+    pub(crate) fn results_to(&self, host: usize) -> impl Iterator<Item = usize> {
+        let beside = [host.checked_sub(1), host.checked_add(1)].into_iter().flatten();
+        beside.filter(move |other| self.results_from(*other) == Some(host))
+    }
+
+    /// How far results go at most.
+    pub(crate) fn hops(&self) -> usize {
+        usize::max(self.source - self.to.start, self.to.end - 1 - self.source)
+    }
+
+    /// Whether a host needs them.
+    pub(crate) fn needs(&self, host: usize) -> bool {
+        self.only.is_none_or(|only| only == host)
+    }
+}
 
 impl Placement {
     /// By rank, its host. `None` unless there are several, one of them with several ranks, and all have their ranks side by side, in the order
@@ -133,7 +174,22 @@ impl Placement {
         partners
     }
 
-    /// How an all-reduce of so many bytes goes, whose partial results take `factor` times as many.
+    /// Which way a call goes.
+    pub(crate) fn route(&self, goal: Goal) -> Option<Route> {
+        let last = self.hosts.len() - 1;
+        let to = 0..last + 1;
+        match goal {
+            Goal::AllReduce => Some(Route { combines: true, source: last, to, only: None }),
+            Goal::Reduce(root) => {
+                let root = self.host(root);
+                Some(Route { combines: true, source: last, to: root..last + 1, only: Some(root) })
+            }
+            Goal::Broadcast(root) => Some(Route { combines: false, source: self.host(root), to, only: None }),
+            Goal::Scan | Goal::AllGather => None,
+        }
+    }
+
+    /// How a call of so many bytes is cut, whose partial results take `factor` times as many.
     pub(crate) fn divide(&self, bytes: usize, factor: usize) -> Division {
         let (hosts, columns) = (self.hosts(), self.columns());
         let ranks = self.hosts.last().map_or(0, |ranks| ranks.end);
@@ -178,9 +234,13 @@ mod tests {
 
     #[test]
     fn ranks_of_hosts_have_to_lie_side_by_side() {
-        for (hosts, good) in
-            [(&[0_u32, 0, 1, 1][..], true), (&[3, 3, 1], true), (&[0, 1, 0, 1], false), (&[0, 0], false), (&[0, 1], false)]
-        {
+        for (hosts, good) in [
+            (&[0_u32, 0, 1, 1][..], true),
+            (&[3, 3, 1], true),
+            (&[0, 1, 0, 1], false),
+            (&[0, 0], false),
+            (&[0, 1], false),
+        ] {
             assert_eq!(Placement::new(hosts).is_some(), good, "{hosts:?}");
         }
         assert_eq!(placement(&[2, 3]).unwrap().hosts, [0..2, 2..5]);
@@ -238,10 +298,34 @@ mod tests {
     }
 
     #[test]
+    fn results_come_once_to_each_host_that_needs_them() {
+        for (shape, placement) in shapes().filter(|(shape, _)| shape.len() < 10) {
+            let ranks = shape.iter().sum::<usize>();
+            let goals = (0..ranks).flat_map(|root| [Goal::Reduce(root), Goal::Broadcast(root)]);
+            for goal in goals.chain([Goal::AllReduce]) {
+                let (route, hosts) = (placement.route(goal).unwrap(), placement.hosts());
+                let mut has = vec![0; hosts];
+                has[route.source] = 1;
+                let mut at = vec![route.source];
+                for _ in 0..route.hops() {
+                    at = at.iter().flat_map(|host| route.results_to(*host)).collect();
+                    at.iter().for_each(|host| has[*host] += 1);
+                }
+                assert!(at.iter().all(|host| route.results_to(*host).next().is_none()), "{shape:?} {goal:?}");
+                assert!(
+                    (0..hosts).all(|host| has[host] == 1 || !route.needs(host) && has[host] == 0),
+                    "{shape:?} {goal:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
     fn pieces_have_room_wherever_they_come() {
         for (shape, placement) in shapes() {
             let (ranks, columns) = (shape.iter().sum::<usize>(), placement.columns());
-            for (bytes, factor) in [1, 64, 5000, 100_000, 3 << 20, 1 << 30].into_iter().flat_map(|len| [(len, 1), (len, 2)])
+            for (bytes, factor) in
+                [1, 64, 5000, 100_000, 3 << 20, 1 << 30].into_iter().flat_map(|len| [(len, 1), (len, 2)])
             {
                 let Division { chunk, piece, depth } = placement.divide(bytes, factor);
                 assert!(chunk >= 64 && chunk.is_multiple_of(64) && piece == chunk * columns, "{shape:?} {bytes}");

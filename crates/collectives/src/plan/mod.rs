@@ -18,7 +18,7 @@ use std::str::FromStr;
 
 pub use self::choose::{Operation, Prediction, Question, WAKE, fastest, messages, predict, predict_mapped};
 pub(crate) use self::choose::{Planner, Wanted};
-pub(crate) use self::hosts::{Division, Placement, TALKS};
+pub(crate) use self::hosts::{Division, Placement, Route, TALKS};
 pub use self::links::{Inside, Links, LinksError, Mapped, Shape, Ways};
 pub(crate) use self::schedule::{Goal, Pattern, Round, Schedule, Transfer};
 pub(crate) use self::traffic::greeted;
@@ -173,13 +173,7 @@ const HALVED: usize = 128 << 10;
 
 impl Passing {
     /// Of so many elements, whose partial results have so many bytes; `None` if the algorithm passes on nothing.
-    pub(crate) fn new(
-        algorithm: Algorithm,
-        goal: Goal,
-        ranks: usize,
-        count: usize,
-        partial: usize,
-    ) -> Option<Passing> {
+    pub(crate) fn new(algorithm: Algorithm, goal: Goal, ranks: usize, count: usize, partial: usize) -> Option<Passing> {
         let lane = lane(ranks);
         // Each range of a round begins at a line of its own.
         let room = (lane - 4 * 64) / partial;
@@ -196,11 +190,9 @@ impl Passing {
             Algorithm::Halving => Pattern::Halving,
             Algorithm::Doubling => Pattern::Doubling,
             Algorithm::Tree => Pattern::Tree,
-            Algorithm::Whole
-            | Algorithm::Rounds
-            | Algorithm::Shares
-            | Algorithm::PassedShares
-            | Algorithm::Hosts => return None,
+            Algorithm::Whole | Algorithm::Rounds | Algorithm::Shares | Algorithm::PassedShares | Algorithm::Hosts => {
+                return None;
+            }
         };
         let least = if count * partial >= HALVED { 2 } else { 1 };
         let pieces = count.div_ceil(longest).max(least).next_multiple_of(least);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::schedule::{Goal, Schedule};
-use super::{Algorithm, Passing, Placement, Sites};
+use super::{Algorithm, Passing, Placement, Route, Sites};
 use crate::messages::{HEADER, block, column_share, pieces, rounds, segment, share, share_slots};
 
 /// A call, as all ranks make it.
@@ -105,13 +105,25 @@ impl Rounds {
             (Algorithm::Shares, _) => 2,
             (Algorithm::PassedShares, _) => 2 * rounds(ranks).count(),
             (Algorithm::Hosts, _) if self.job.told => 1,
-            (Algorithm::Hosts, _) => 2 * (self.placement().hosts() - 1),
+            (Algorithm::Hosts, _) => {
+                let route = self.route();
+                self.ups(&route) + route.hops()
+            }
             _ => rounds(ranks).count(),
         }
     }
 
     fn placement(&self) -> &Placement {
         self.job.sites.placement.as_ref().expect("it can go by hosts")
+    }
+
+    fn route(&self) -> Route {
+        self.placement().route(self.job.goal).expect("it can go by hosts")
+    }
+
+    /// Rounds in which partial results go from host to host.
+    fn ups(&self, route: &Route) -> usize {
+        if route.combines { self.placement().hosts() - 1 } else { 0 }
     }
 
     /// The schedule of a piece, for those that are passed on.
@@ -214,35 +226,45 @@ impl Rounds {
     /// A round of a piece that goes from host to host and back.
     fn between_hosts(&self, len: usize, first: bool, rank: usize, round: usize) -> Traffic {
         let placement = self.placement();
-        let (host, last) = (placement.host(rank), placement.hosts() - 1);
+        let (host, route) = (placement.host(rank), self.route());
+        let ups = self.ups(&route);
         let column = placement.column(rank);
         let mine = column.map_or(0, |column| column_share(len, placement.columns(), column).len());
         let partial = mine / self.job.element * self.job.partial;
         let here = placement.ranks(host).len();
         let mut traffic = Traffic::default();
+        let gives = route.combines || self.job.goal == Goal::Broadcast(rank);
         if round == 0 {
-            traffic.staged = len - mine;
-            if host == 0 {
+            traffic.staged = if gives { len - mine } else { 0 };
+            if route.combines && host == 0 {
                 traffic.combined = here * mine;
             }
         }
-        if round + 1 == 2 * last {
+        let takes = match self.job.goal {
+            Goal::Reduce(root) => rank == root,
+            Goal::Broadcast(root) => rank != root,
+            _ => true,
+        };
+        if takes && round + 1 == ups + route.hops() {
             traffic.copied = len - mine;
         }
         if let Some(column) = column.filter(|_| mine > 0) {
             let peer = |host: usize| placement.at(host, column);
-            // Partial results go up, and results down.
-            let (from, to, bytes) = match round < last {
-                true => (round, round + 1, partial),
-                false => (2 * last - round, 2 * last - round - 1, mine),
-            };
-            if host == from {
-                traffic.sends.push((peer(to), bytes));
-            } else if host == to {
-                traffic.receives += 1;
-                match round < last {
-                    true => traffic.combined += (here + 1) * mine,
-                    false => traffic.copied += 2 * mine,
+            // Partial results go up, and results from where they are.
+            if round < ups {
+                if host == round {
+                    traffic.sends.push((peer(host + 1), partial));
+                } else if host == round + 1 {
+                    traffic.receives += 1;
+                    traffic.combined += (here + 1) * mine;
+                }
+            } else {
+                let far = host.abs_diff(route.source);
+                if far == round - ups {
+                    traffic.sends.extend(route.results_to(host).map(|to| (peer(to), mine)));
+                } else if far == round - ups + 1 && route.results_from(host).is_some() {
+                    traffic.receives += 1;
+                    traffic.copied += 2 * mine;
                 }
             }
         }

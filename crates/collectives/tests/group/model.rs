@@ -55,7 +55,8 @@ fn the_planner_says_what_calls_post() {
             counts.lock().unwrap().push(count);
             Providers { node: Some(node), devices: vec![device], ..Providers::default() }
         };
-        let options = |rank: u32| FabricOptions { host: several.then(|| [hosts[rank as usize] as u8; 16]), ..options(several) };
+        let options =
+            |rank: u32| FabricOptions { host: several.then(|| [hosts[rank as usize] as u8; 16]), ..options(several) };
         let meet = Barrier::new(ranks);
         // All ranks stand still meanwhile.
         let look = || {

@@ -1,9 +1,9 @@
-//! Long all-reduces: shares go from host to host and come back.
+//! Long all-reduces, reduces and broadcasts: shares go from host to host.
 //!
 //! The vector goes in pieces over the stages of the ranks of each host. Some of these (*columns*, as many on each host) have a share of each piece
 //! each: a column combines what the ranks of its host contribute with what comes from the same column of the host before, and passes that on to
 //! the next one. The last host's are the results, which come back the same way; each column puts its own on its stage, from where the others take
-//! it. Several pieces are under way at a time.
+//! it. What is broadcast are results from the start, of the host of the rank that gives them. Several pieces are under way at a time.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ use super::Inside;
 use crate::CollectiveError;
 use crate::messages::exchange::Exchange;
 use crate::messages::{DATA_TAG, Half, LEAD, Messages};
-use crate::plan::{Division, TALKS};
+use crate::plan::{Division, Goal, TALKS};
 use crate::request::{Request, reduce};
 use crate::windows::{Counter, Cut, Ongoing, Progress};
 
@@ -42,7 +42,7 @@ struct Piece {
 /// What is under way of a piece.
 #[derive(Default)]
 struct Lane<'a> {
-    /// Partial results of the host before, and results of the next one.
+    /// Partial results of the host before, and results of the one beside this one that has them sooner.
     partials: Option<Exchange<'a>>,
     results: Option<Exchange<'a>>,
     /// What goes.
@@ -53,24 +53,50 @@ struct Lane<'a> {
 struct Long<'a> {
     messages: &'a Messages,
     inside: &'a Inside,
-    /// This rank's column, and the ranks of it on the hosts before and after this one.
+    /// The rank of this host that gives all, if one does.
+    giver: Option<usize>,
+    /// Whether this rank gets the results.
+    gets: bool,
+    /// This rank's column; of that, from whom partial results come and to whom they go, and the same of results.
     column: Option<usize>,
-    before: Option<usize>,
-    after: Option<usize>,
+    partials_from: Option<usize>,
+    partials_to: Option<usize>,
+    results_from: Option<usize>,
+    results_to: SmallVec<[usize; 2]>,
+    /// Results begin on this host; it needs them.
+    has_results: bool,
+    needs_results: bool,
     columns: usize,
-    /// By rank of this host, whether it is of a column.
-    shares: SmallVec<[Option<usize>; 16]>,
+    /// By rank of this host, its column.
+    shares: SmallVec<[Option<usize>; FEW]>,
     /// How partial results are combined, their type, and their bytes for each of a result.
     partial: (ReduceOp, DType, usize),
     chunk: usize,
-    lanes: Vec<Lane<'a>>,
-    /// What was combined, where that is not in the output.
-    apart: Vec<u8>,
-    widened: Vec<u8>,
 }
 
+/// Memory for what is combined and is not, or not yet, to be in the output.
+#[derive(Default)]
+struct Apart {
+    partials: Vec<u8>,
+    /// A contribution, and the same in the longer type.
+    bytes: Vec<u8>,
+    widened: Vec<u8>,
+    results: Vec<u8>,
+}
+
+/// Where what was combined is.
+#[derive(Clone, Copy)]
+enum Combined {
+    Output,
+    Partials,
+    Results,
+}
+
+/// Of so many ranks, what is known of each does not have to be allocated.
+const FEW: usize = 16;
+
 impl Messages {
-    /// Runs a long all-reduce.
+    /// Runs a long call.
     pub(super) fn pass_through_hosts(
         &self,
         inside: &Inside,
@@ -80,37 +106,22 @@ impl Messages {
     ) -> Result<(), CollectiveError> {
         let Inside { windows, placement, host } = inside;
         let (call, len) = (request.call, request.vector());
-        let (op, dtype) = call.op.partial(call.dtype);
-        let factor = dtype.size() / call.dtype.size();
-        let Division { chunk, piece: step, depth } = placement.divide(len, factor);
+        let long = Long::new(self, inside, request);
+        let Division { chunk: _, piece: step, depth } = placement.divide(len, long.partial.2);
         let (cut, count) = (Cut::of_pieces(step), len.div_ceil(step) as u64);
-        let lanes = depth + 2;
         let (base, free_from) = windows.begin_pieces((&call, cut, count), ongoing, progress)?;
         let partners = placement.partners(self.rank);
         let mut greeted = Some(self.greet(&partners, request, ongoing)?);
-        let column = placement.column(self.rank);
-        let at = |host: Option<usize>| Some(placement.at(host.filter(|host| *host < placement.hosts())?, column?));
-        let mut long = Long {
-            messages: self,
-            inside,
-            column,
-            before: at(host.checked_sub(1)),
-            after: at(Some(host + 1)),
-            columns: placement.columns(),
-            shares: placement.ranks(*host).map(|rank| placement.column(rank)).collect(),
-            partial: (op, dtype, factor),
-            chunk,
-            lanes: (0..lanes).map(|_| Lane::default()).collect(),
-            apart: Vec::new(),
-            widened: Vec::new(),
-        };
+        let mut lanes: Vec<Lane<'_>> = (0..depth + 2).map(|_| Lane::default()).collect();
+        let mut apart = Apart::default();
         let piece = |number: u64| Piece {
             number: base + number,
             range: number as usize * step..((number as usize + 1) * step).min(len),
             stage: cut.at(base + number),
-            lane: number as usize % lanes,
+            lane: number as usize % (depth + 2),
         };
         let is_one = |number: &u64| *number < count;
+        let unheard = |error| self.unheard(inside, error, |other| other != *host);
         // A piece is put, combined a step later, its results awaited so many steps after that, and taken one more later.
         for turn in 0..count + depth as u64 + 2 {
             if let Some(put) = Some(turn).filter(is_one).map(piece) {
@@ -118,7 +129,7 @@ impl Messages {
                 windows.await_counter(ongoing, Counter::Taken, room, |_| true)?;
                 long.put(request, &put);
                 windows.count(Counter::Posted, put.number + 1);
-                long.prepare(&put, ongoing)?;
+                long.prepare(&put, &mut lanes[put.lane], ongoing)?;
             }
             if turn == 0 {
                 // Others come to this call while its first piece is put.
@@ -126,24 +137,24 @@ impl Messages {
             }
             if let Some(combined) = turn.checked_sub(1).filter(is_one).map(piece) {
                 if let Some(greeted) = greeted.take() {
-                    let checked = self.check_greetings(&partners, greeted, request, ongoing);
-                    checked.map_err(|error| self.unheard(inside, error, |other| other != *host))?;
+                    self.check_greetings(&partners, greeted, request, ongoing).map_err(unheard)?;
                 }
-                long.combine(request, &combined, ongoing)?;
+                long.combine(request, &combined, (&mut lanes[combined.lane], &mut apart), ongoing)?;
             }
             if let Some(ended) = turn.checked_sub(1 + depth as u64).filter(is_one).map(piece) {
-                long.end(request, &ended, ongoing)?;
+                long.end(request, &ended, &mut lanes[ended.lane], ongoing)?;
             }
             if let Some(taken) = turn.checked_sub(2 + depth as u64).filter(is_one).map(piece) {
-                let has_share = |local: usize| long.shares[local].is_some();
-                windows
-                    .await_counter(ongoing, Counter::Reduced, taken.number + 1, has_share)
-                    .map_err(|error| self.unheard(inside, error, |other| other != *host))?;
-                long.take(request, &taken);
+                if long.takes() {
+                    let has_share = |local: usize| long.shares[local].is_some();
+                    let reduced = windows.await_counter(ongoing, Counter::Reduced, taken.number + 1, has_share);
+                    reduced.map_err(unheard)?;
+                    long.take(request, &taken);
+                }
                 windows.count(Counter::Taken, taken.number + 1);
             }
         }
-        for exchange in long.lanes.into_iter().flat_map(|lane| lane.going) {
+        for exchange in lanes.into_iter().flat_map(|lane| lane.going) {
             exchange.finish(ongoing)?;
         }
         windows.settle(ongoing);
@@ -152,6 +163,50 @@ impl Messages {
 }
 
 impl<'a> Long<'a> {
+    fn new(messages: &'a Messages, inside: &'a Inside, request: &Request<'_>) -> Long<'a> {
+        let Inside { placement, host, .. } = inside;
+        let (call, rank) = (request.call, messages.rank);
+        let goal = messages.wanted(request).goal;
+        let route = placement.route(goal).expect("it goes from host to host");
+        let (op, dtype) = if route.combines { call.op.partial(call.dtype) } else { (call.op, call.dtype) };
+        let factor = dtype.size() / call.dtype.size();
+        let column = placement.column(rank);
+        let at = |host: usize| column.map(|column| placement.at(host, column));
+        let (giver, gets) = match goal {
+            Goal::Broadcast(root) => (placement.ranks(*host).position(|rank| rank == root), true),
+            Goal::Reduce(root) => (None, rank == root),
+            _ => (None, true),
+        };
+        let has_results = *host == route.source;
+        Long {
+            messages,
+            inside,
+            giver,
+            gets,
+            column,
+            partials_from: host.checked_sub(1).filter(|_| route.combines).and_then(at),
+            partials_to: Some(host + 1).filter(|_| route.combines && !has_results).and_then(at),
+            results_from: route.results_from(*host).and_then(at),
+            results_to: route.results_to(*host).filter_map(at).collect(),
+            has_results,
+            needs_results: route.needs(*host),
+            columns: placement.columns(),
+            shares: placement.ranks(*host).map(|rank| placement.column(rank)).collect(),
+            partial: (op, dtype, factor),
+            chunk: placement.divide(request.vector(), factor).chunk,
+        }
+    }
+
+    /// Whether this rank takes the columns' results from their stages.
+    fn takes(&self) -> bool {
+        self.gets && self.needs_results && self.giver != Some(self.local())
+    }
+
+    /// Whether contributions are combined.
+    fn combines(&self) -> bool {
+        self.partials_from.is_some() || self.partials_to.is_some()
+    }
+
     /// This column's part of a piece, or nothing.
     fn share(&self, piece: &Piece) -> Range<usize> {
         self.column.map_or(0..0, |column| column_share(piece.range.len(), self.columns, column))
@@ -177,6 +232,9 @@ impl<'a> Long<'a> {
     /// Puts what this rank contributes to a piece on its stage, but for its own share.
     fn put(&self, request: &Request<'_>, piece: &Piece) {
         let (contribution, stage) = (request.contribution(), self.inside.windows.part(self.local()));
+        if contribution.is_empty() {
+            return;
+        }
         let own = self.share(piece);
         for of in [0..own.start, own.end..piece.range.len()] {
             let from = &contribution[piece.range.start + of.start..piece.range.start + of.end];
@@ -190,10 +248,10 @@ impl<'a> Long<'a> {
     }
 
     /// Makes ready for what comes of a piece.
-    fn prepare(&mut self, piece: &Piece, ongoing: &mut Ongoing<'_>) -> Result<(), CollectiveError> {
+    fn prepare(&self, piece: &Piece, lane: &mut Lane<'a>, ongoing: &mut Ongoing<'_>) -> Result<(), CollectiveError> {
         let len = self.share(piece).len();
         // Of an earlier piece, which has come back by now.
-        for exchange in std::mem::take(&mut self.lanes[piece.lane].going) {
+        for exchange in std::mem::take(&mut lane.going) {
             exchange.finish(ongoing)?;
         }
         if len == 0 {
@@ -206,154 +264,191 @@ impl<'a> Long<'a> {
             exchange.recv_into(peer, &self.messages.incoming.slice(at..at + len))?;
             Ok::<_, CollectiveError>(Some(exchange))
         };
-        let partials = receive(self.before, partials, len * self.partial.2)?;
-        let results = receive(self.after, results, len)?;
-        (self.lanes[piece.lane].partials, self.lanes[piece.lane].results) = (partials, results);
+        lane.partials = receive(self.partials_from, partials, len * self.partial.2)?;
+        lane.results = receive(self.results_from, results, len)?;
         Ok(())
     }
 
-    /// Combines this column's share of a piece, and sends it on; or its result back, from the last host.
+    /// Combines this column's share of a piece, and sends it on; or results, where these begin.
     fn combine(
-        &mut self,
+        &self,
         request: &mut Request<'_>,
         piece: &Piece,
+        (lane, apart): (&mut Lane<'a>, &mut Apart),
         ongoing: &mut Ongoing<'_>,
     ) -> Result<(), CollectiveError> {
-        if self.column.is_none() {
+        let (windows, of) = (&self.inside.windows, self.within(piece));
+        if self.column.is_none() || !self.combines() && !self.has_results {
             return Ok(());
         }
-        let (windows, of) = (&self.inside.windows, self.within(piece));
-        windows.await_counter(ongoing, Counter::Posted, piece.number + 1, |_| true)?;
-        if let Some(mut partials) = self.lanes[piece.lane].partials.take() {
+        windows.await_counter(ongoing, Counter::Posted, piece.number + 1, |local| {
+            self.giver.is_none_or(|giver| giver == local)
+        })?;
+        if let Some(mut partials) = lane.partials.take() {
             partials.receive_all_exact(ongoing).map_err(|error| self.unheard(error))?;
         }
+        let combined = match (of.is_empty(), self.giver) {
+            (true, _) => Combined::Output,
+            (_, Some(giver)) => self.take_given(request, piece, giver),
+            _ if self.partial.1 == request.call.dtype && self.gets => self.combine_in_output(request, piece),
+            _ => self.combine_apart(request, piece, apart),
+        };
+        let data = match combined {
+            Combined::Output => &request.output.bytes()[of.clone()],
+            Combined::Partials => &apart.partials,
+            Combined::Results => &apart.results,
+        };
         if !of.is_empty() {
-            let [partials, _] = self.incoming(piece.lane);
-            let from_before = self.before.map(|_| Source::Exposed(&self.messages.incoming, partials));
-            if self.partial.1 == request.call.dtype {
-                self.combine_in_output(request, piece, from_before);
-            } else {
-                self.combine_apart(request, piece, from_before);
-            }
-            let output = &request.output.bytes()[of.clone()];
-            match (self.after, self.before) {
-                (Some(after), _) if self.partial.1 == request.call.dtype => self.send(after, piece.lane, output)?,
-                (Some(after), _) => {
-                    let partials = std::mem::take(&mut self.apart);
-                    self.send(after, piece.lane, &partials)?;
-                    self.apart = partials;
-                }
-                (None, Some(before)) => self.send(before, piece.lane, output)?,
-                (None, None) => unreachable!("there are several hosts"),
-            }
+            let to = match self.has_results {
+                true => &self.results_to[..],
+                false => self.partials_to.as_slice(),
+            };
+            self.send(to, piece.lane, lane, data)?;
         }
-        if self.after.is_none() {
+        if self.has_results && self.needs_results {
             let stage = windows.part(self.local());
-            copy_in_with(&request.output.bytes()[of], stage, piece.stage + self.share(piece).start, Stores::Cached);
+            copy_in_with(data, stage, piece.stage + self.share(piece).start, Stores::Cached);
             windows.count(Counter::Reduced, piece.number + 1);
         }
         Ok(())
     }
 
-    /// What each rank of this host contributes to this column's share of a piece; the output for what is there in place.
-    fn contributions<'s>(
-        &'s self,
-        input: Option<&'s [u8]>,
-        piece: &Piece,
-    ) -> impl ExactSizeIterator<Item = Source<'s>> + use<'s, 'a> {
-        let (local, of) = (self.local(), self.within(piece));
-        let at = piece.stage + self.share(piece).start;
-        (0..self.shares.len()).map(move |rank| match input {
-            _ if rank != local => Source::Exposed(self.inside.windows.part(rank), at),
-            Some(input) => Source::Plain(&input[of.clone()]),
-            None => Source::Target,
-        })
+    /// Takes this column's share from the rank of this host that gives all.
+    fn take_given(&self, request: &mut Request<'_>, piece: &Piece, giver: usize) -> Combined {
+        if giver != self.local() {
+            let from = self.inside.windows.part(giver);
+            let at = piece.stage + self.share(piece).start;
+            request.output.values().part(self.within(piece)).copy_out(from, at, Stores::Cached);
+        }
+        Combined::Output
+    }
+
+    /// Partial results of the hosts before, and what each rank of this host contributes to this column's share of a piece; `own` of this one.
+    fn sources<'s>(&'s self, piece: &Piece, own: Source<'s>) -> SmallVec<[Source<'s>; FEW + 1]> {
+        let (local, at) = (self.local(), piece.stage + self.share(piece).start);
+        let [partials, _] = self.incoming(piece.lane);
+        let before = self.partials_from.map(|_| Source::Exposed(&self.messages.incoming, partials));
+        let here = (0..self.shares.len()).map(|rank| match rank == local {
+            true => own,
+            false => Source::Exposed(self.inside.windows.part(rank), at),
+        });
+        before.into_iter().chain(here).collect()
     }
 
     /// Combines them in the output.
-    fn combine_in_output(&self, request: &mut Request<'_>, piece: &Piece, from_before: Option<Source<'_>>) {
-        let (op, dtype, _) = self.partial;
-        let input = request.input.map(|input| input.bytes());
+    fn combine_in_output(&self, request: &mut Request<'_>, piece: &Piece) -> Combined {
+        let ((op, dtype, _), of) = (self.partial, self.within(piece));
+        let own = request.input.map_or(Source::Target, |input| Source::Plain(&input.bytes()[of.clone()]));
         let mut output = request.output.values();
-        let mut output = output.part(self.within(piece));
-        let sources: SmallVec<[Source<'_>; 17]> =
-            from_before.into_iter().chain(self.contributions(input, piece)).collect();
-        reduce(reduce_to_plain(op, dtype, &mut output, sources, Stores::Cached));
-        if self.after.is_none() {
+        let mut output = output.part(of);
+        reduce(reduce_to_plain(op, dtype, &mut output, self.sources(piece, own), Stores::Cached));
+        if self.has_results {
             finish_in_place(request.call.op, request.call.dtype, self.messages.size, &mut output);
         }
+        Combined::Output
     }
 
-    /// Combines them as partial results of a longer type, which become results on the last host.
-    fn combine_apart(&mut self, request: &mut Request<'_>, piece: &Piece, from_before: Option<Source<'_>>) {
+    /// Combines them in other memory, as partial results of a longer type if there is one.
+    fn combine_apart(&self, request: &mut Request<'_>, piece: &Piece, apart: &mut Apart) -> Combined {
         let (call, of) = (request.call, self.within(piece));
         let (op, dtype, factor) = self.partial;
-        let (mut apart, mut widened) = (std::mem::take(&mut self.apart), std::mem::take(&mut self.widened));
-        let mut bytes = vec![0; of.len()];
-        apart.resize(of.len() * factor, 0);
+        let Apart { partials, bytes, widened, results } = apart;
+        partials.resize(of.len() * factor, 0);
+        let sources = self.sources(piece, Source::Plain(&request.contribution()[of.clone()]));
+        if dtype == call.dtype {
+            let mut partials = ValuesMut::new(partials);
+            reduce(reduce_to_plain(op, dtype, &mut partials, sources, Stores::Cached));
+            if self.has_results {
+                finish_in_place(call.op, call.dtype, self.messages.size, &mut partials);
+            }
+            return Combined::Partials;
+        }
+        bytes.resize(of.len(), 0);
         widened.resize(of.len() * factor, 0);
+        let mut sources = sources.into_iter();
         let mut empty = true;
-        if let Some(Source::Exposed(memory, at)) = from_before {
-            memory.read(at, &mut apart);
+        if self.partials_from.is_some()
+            && let Some(Source::Exposed(memory, at)) = sources.next()
+        {
+            memory.read(at, partials);
             empty = false;
         }
-        let input = request.input.map(|input| input.bytes());
-        for source in self.contributions(input, piece) {
+        for source in sources {
             let own = match source {
                 Source::Plain(own) => own,
-                Source::Target => &request.output.bytes()[of.clone()],
                 Source::Exposed(memory, at) => {
-                    memory.read(at, &mut bytes);
-                    &bytes
+                    memory.read(at, bytes);
+                    &*bytes
                 }
+                Source::Target => unreachable!("what is combined apart is nowhere else"),
             };
-            let into = if empty { &mut apart } else { &mut widened };
-            widen(call.dtype, own, into);
-            if !std::mem::take(&mut empty) {
-                let sources = [Source::Target, Source::Plain(&widened)];
-                reduce(reduce_to_plain(op, dtype, &mut ValuesMut::new(&mut apart), sources, Stores::Cached));
+            if std::mem::take(&mut empty) {
+                widen(call.dtype, own, partials);
+                continue;
             }
+            widen(call.dtype, own, widened);
+            let both = [Source::Target, Source::Plain(widened)];
+            reduce(reduce_to_plain(op, dtype, &mut ValuesMut::new(partials), both, Stores::Cached));
         }
-        if self.after.is_none() {
+        if !self.has_results {
+            return Combined::Partials;
+        }
+        if self.gets {
             let mut output = request.output.values();
-            finish(call.op, call.dtype, self.messages.size, &mut apart, &mut output.part(of));
+            finish(call.op, call.dtype, self.messages.size, partials, &mut output.part(of));
+            return Combined::Output;
         }
-        (self.apart, self.widened) = (apart, widened);
+        results.resize(of.len(), 0);
+        finish(call.op, call.dtype, self.messages.size, partials, &mut ValuesMut::new(results));
+        Combined::Results
     }
 
-    /// Sends this.
-    fn send(&mut self, peer: usize, lane: usize, data: &[u8]) -> Result<(), CollectiveError> {
-        let at = self.outgoing(lane);
+    /// Sends this to these.
+    fn send(&self, to: &[usize], number: usize, lane: &mut Lane<'a>, data: &[u8]) -> Result<(), CollectiveError> {
+        if to.is_empty() {
+            return Ok(());
+        }
+        let at = self.outgoing(number);
         self.messages.outgoing.write(at, data);
-        let memory = self.messages.outgoing.slice(at..at + data.len());
         let mut exchange = Exchange::new(self.messages, DATA_TAG, Half(0));
-        exchange.send_from(peer, &memory)?;
-        self.lanes[lane].going.push(exchange);
+        for peer in to {
+            exchange.send_from(*peer, &self.messages.outgoing.slice(at..at + data.len()))?;
+        }
+        lane.going.push(exchange);
         Ok(())
     }
 
-    /// Takes the result of this column's share, which comes back, puts it on the stage, and passes it on.
+    /// Takes the results of this column's share, which come from another host, puts them on the stage, and passes them on.
     fn end(
-        &mut self,
+        &self,
         request: &mut Request<'_>,
         piece: &Piece,
+        lane: &mut Lane<'a>,
         ongoing: &mut Ongoing<'_>,
     ) -> Result<(), CollectiveError> {
-        let (Some(_), Some(_)) = (self.column, self.after) else { return Ok(()) };
+        if self.results_from.is_none() {
+            return Ok(());
+        }
         let (windows, of) = (&self.inside.windows, self.within(piece));
-        if let Some(mut results) = self.lanes[piece.lane].results.take() {
+        if let Some(mut results) = lane.results.take() {
             results.receive_all_exact(ongoing).map_err(|error| self.unheard(error))?;
             let (incoming, [_, at]) = (&self.messages.incoming, self.incoming(piece.lane));
-            if let Some(before) = self.before {
-                let mut exchange = Exchange::new(self.messages, DATA_TAG, Half(0));
-                exchange.send_from(before, &incoming.slice(at..at + of.len()))?;
-                self.lanes[piece.lane].going.push(exchange);
+            let mut exchange = Exchange::new(self.messages, DATA_TAG, Half(0));
+            for peer in &self.results_to {
+                exchange.send_from(*peer, &incoming.slice(at..at + of.len()))?;
             }
-            let stage = piece.stage + self.share(piece).start;
-            incoming.copy_to(at, windows.part(self.local()), stage, of.len());
-            request.output.values().part(of).copy_out(incoming, at, Stores::Cached);
+            lane.going.push(exchange);
+            if self.needs_results {
+                let stage = piece.stage + self.share(piece).start;
+                incoming.copy_to(at, windows.part(self.local()), stage, of.len());
+                if self.gets {
+                    request.output.values().part(of).copy_out(incoming, at, Stores::Cached);
+                }
+            }
         }
-        windows.count(Counter::Reduced, piece.number + 1);
+        if self.needs_results {
+            windows.count(Counter::Reduced, piece.number + 1);
+        }
         Ok(())
     }
 

@@ -4,14 +4,8 @@ use std::collections::BTreeMap;
 
 use super::*;
 
-const PATTERNS: [Pattern; 6] = [
-    Pattern::Chain(7),
-    Pattern::Chain(1000),
-    Pattern::Ring,
-    Pattern::Halving,
-    Pattern::Doubling,
-    Pattern::Tree,
-];
+const PATTERNS: [Pattern; 6] =
+    [Pattern::Chain(7), Pattern::Chain(1000), Pattern::Ring, Pattern::Halving, Pattern::Doubling, Pattern::Tree];
 
 /// What a rank has of an element: whose contributions in which order, written as it was combined; and whether it is the result.
 type Has = (String, bool);
