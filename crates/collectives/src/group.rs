@@ -10,7 +10,8 @@ use fulmen_kernels::{Element, Source, Stores};
 use crate::call::Call;
 use crate::deadline::Deadline;
 use crate::messages::Messages;
-use crate::parts::Parts;
+use crate::p2p::Tags;
+use crate::parts::{Parts, digest};
 use crate::plan::{Algorithm, Order};
 use crate::request::{How, Input, Output, Request};
 use crate::started::Started;
@@ -39,8 +40,8 @@ struct Shared {
     /// By rank, the rank of the launch.
     members: Vec<u32>,
     path: Path,
-    /// It goes by messages also where ranks map one another's memory, and so do groups that are split off.
-    apart: bool,
+    kind: GroupKind,
+    tags: Tags,
     /// Its number in this rank's record.
     recorded: u32,
     state: Mutex<State>,
@@ -50,6 +51,15 @@ struct Shared {
 }
 
 type OnEnd = dyn Fn(&str) + Send + Sync;
+
+/// What tells a group from others.
+#[derive(Clone, Copy)]
+pub(crate) struct GroupKind {
+    /// The same on all ranks, and all but certainly no other group's of any two of them. Those of groups of all ranks are even.
+    pub(crate) number: u64,
+    /// It goes by messages also where ranks map one another's memory, and so do groups that are split off.
+    pub(crate) apart: bool,
+}
 
 pub(crate) enum Path {
     Alone,
@@ -67,8 +77,8 @@ struct State {
 
 impl Group {
     /// The group of all ranks of a fabric. Collective: every rank calls it, and forms several groups in the same order.
-    /// Groups do not disturb one another; messages between two ranks ([`Group::send`]) are those of the fabric, whatever
-    /// group they are sent by.
+    /// Groups do not disturb one another: a message ([`Group::send`]) is received by the group that sent it. Those of the first group are the
+    /// fabric's own.
     ///
     /// Operations end within the fabric's timeout; [`Group::with_deadline`] chooses another.
     ///
@@ -76,19 +86,19 @@ impl Group {
     /// [`CollectiveError::Fabric`] if the ranks cannot map one another's memory, or a pool has no room for what is under
     /// way. When one rank fails, all do.
     pub fn new(fabric: Fabric) -> Result<Group, CollectiveError> {
-        let team = Team::all(&fabric);
+        let (team, kind) = (Team::all(&fabric), GroupKind { number: 2 * fabric.number_group(), apart: false });
         if team.size() == 1 {
-            return Ok(Group::over(team, Path::Alone, false, fabric.timeout(), None));
+            return Ok(Group::over(team, Path::Alone, kind, fabric.timeout(), None));
         }
         if !fabric.has_windows() {
-            return Group::over_messages(team, false);
+            return Group::over_messages(team, kind);
         }
         let timeout = fabric.timeout();
         let mut deadline = Deadline::new(timeout);
         let windows = fabric.window(Windows::LEN, deadline.left()).map_err(CollectiveError::from);
         let windows = windows.and_then(|window| Windows::new(team.clone(), window, &mut deadline));
         let path = Path::Windows(fabric.agree("group", windows, timeout)?);
-        Ok(Group::over(team, path, false, timeout, None))
+        Ok(Group::over(team, path, kind, timeout, None))
     }
 
     /// A group whose operations go by messages alone, also where ranks map one another's memory: to measure and to test that
@@ -97,34 +107,32 @@ impl Group {
     /// # Errors
     /// [`CollectiveError::Fabric`] if the pool has no room for what is under way. When one rank fails, all do.
     pub fn by_messages(fabric: Fabric) -> Result<Group, CollectiveError> {
-        let team = Team::all(&fabric);
+        let (team, kind) = (Team::all(&fabric), GroupKind { number: 2 * fabric.number_group(), apart: true });
         if team.size() == 1 {
-            return Ok(Group::over(team, Path::Alone, true, fabric.timeout(), None));
+            return Ok(Group::over(team, Path::Alone, kind, fabric.timeout(), None));
         }
-        Group::over_messages(team, true)
+        Group::over_messages(team, kind)
     }
 
-    /// The group of all ranks, by messages, `apart` by these alone.
-    fn over_messages(team: Team, apart: bool) -> Result<Group, CollectiveError> {
+    /// The group of all ranks, by messages.
+    fn over_messages(team: Team, kind: GroupKind) -> Result<Group, CollectiveError> {
         let (fabric, timeout) = (team.fabric.clone(), team.fabric.timeout());
         let mut deadline = Deadline::new(timeout);
-        let placement = if apart { None } else { team.placement() };
-        let inside = placement.map(|placement| {
+        let placement = if kind.apart { None } else { team.placement() };
+        let nearby = placement.map(|placement| {
             let window = fabric.window_nearby(Windows::LEN, deadline.left())?;
-            team.inside(placement, window, &mut deadline)
+            team.nearby(placement, window, &mut deadline)
         });
-        // Even numbers are those of groups of all ranks.
-        let number = 2 * fabric.number_group();
-        let messages = inside.transpose().and_then(|inside| Messages::new(team.clone(), number, inside));
+        let messages = nearby.transpose().and_then(|nearby| Messages::new(team.clone(), kind.number, nearby));
         let path = Path::Messages(fabric.agree("group", messages, deadline.left())?);
-        Ok(Group::over(team, path, apart, timeout, None))
+        Ok(Group::over(team, path, kind, timeout, None))
     }
 
     /// `split_off` says by which call of which group, as the recorder numbers it; `None` for a group of all ranks.
     pub(crate) fn over(
         team: Team,
         path: Path,
-        apart: bool,
+        kind: GroupKind,
         deadline: Duration,
         split_off: Option<(u32, u64)>,
     ) -> Group {
@@ -144,7 +152,17 @@ impl Group {
                 }
             });
             fabric.on_end(Arc::downgrade(&on_end));
-            Shared { team, members, path, apart, recorded, state, started: Started::default(), _on_end: on_end }
+            Shared {
+                team,
+                members,
+                path,
+                kind,
+                tags: Tags::of(kind.number),
+                recorded,
+                state,
+                started: Started::default(),
+                _on_end: on_end,
+            }
         });
         Group { shared, deadline, how: How::default() }
     }
@@ -185,7 +203,8 @@ impl Group {
         loop {
             let fabric =
                 before.regroup(how, end.left()).map_err(|cause| CollectiveError::recovery(operation, cause))?;
-            let group = if self.shared.apart { Group::by_messages(fabric.clone()) } else { Group::new(fabric.clone()) };
+            let group =
+                if self.shared.kind.apart { Group::by_messages(fabric.clone()) } else { Group::new(fabric.clone()) };
             match group {
                 Ok(group) => return Ok(Group { deadline: self.deadline, how: self.how, ..group }),
                 // Once more without the rank that was lost in between.
@@ -242,9 +261,18 @@ impl Group {
         &self.shared.team
     }
 
-    /// Whether it goes by messages also where ranks map one another's memory.
-    pub(crate) fn is_apart(&self) -> bool {
-        self.shared.apart
+    pub(crate) fn tags(&self) -> Tags {
+        self.shared.tags
+    }
+
+    pub(crate) fn kind(&self) -> GroupKind {
+        self.shared.kind
+    }
+
+    /// What groups that this one is split into by this call are: each rank is in one of them at most.
+    pub(crate) fn kind_of_parts(&self, sequence: u64) -> GroupKind {
+        let GroupKind { number, apart } = self.shared.kind;
+        GroupKind { number: digest(&[number as usize, sequence as usize]) | 1, apart }
     }
 
     pub(crate) fn path(&self) -> &Path {

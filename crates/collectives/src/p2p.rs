@@ -41,7 +41,7 @@ impl Group {
     /// [`CollectiveError::Fabric`], also if the receiver is seen to take a shorter message or another type;
     /// [`CollectiveError::Invalid`] for a tag of 2^48 or more.
     pub fn send<S: Outgoing>(&self, data: S, to: u32, tag: u64) -> Result<(), CollectiveError> {
-        let (to, tag) = (self.peer("send", to)?, typed("send", tag, S::Element::DTYPE)?);
+        let (to, tag) = (self.peer("send", to)?, self.typed("send", tag, S::Element::DTYPE)?);
         let (fabric, deadline) = (self.fabric(), self.deadline());
         let memory = match data.parcel() {
             Parcel::Plain(bytes) => return Ok(fabric.send_bytes(to, tag, bytes, deadline)?),
@@ -69,7 +69,7 @@ impl Group {
         S: Outgoing,
         D: Data<Element = S::Element> + ?Sized,
     {
-        let (to, typed) = (self.peer("send_recv", to)?, typed("send_recv", tag, S::Element::DTYPE)?);
+        let (to, typed) = (self.peer("send_recv", to)?, self.typed("send_recv", tag, S::Element::DTYPE)?);
         let mut deadline = Deadline::new(self.deadline());
         let fabric = self.fabric();
         let mut lent = None;
@@ -99,7 +99,7 @@ impl Group {
     /// longer than `data`: both take the message away and write nothing. [`CollectiveError::Invalid`] for a tag of 2^48 or
     /// more.
     pub fn recv<D: Data + ?Sized>(&self, data: &mut D, from: u32, tag: u64) -> Result<usize, CollectiveError> {
-        let (sender, typed) = (self.peer("recv", from)?, typed("recv", tag, D::Element::DTYPE)?);
+        let (sender, typed) = (self.peer("recv", from)?, self.typed("recv", tag, D::Element::DTYPE)?);
         let (fabric, deadline) = (self.fabric(), self.deadline());
         let mut output = data.output();
         let received = if let Output::Buffer(memory) = &mut output
@@ -134,6 +134,15 @@ pub(crate) fn received_from<T: Element>(
 }
 
 impl Group {
+    /// The fabric's tag of a message of this group, of elements of a type.
+    pub(crate) fn typed(&self, operation: OpName, tag: u64, dtype: DType) -> Result<u64, CollectiveError> {
+        if tag < TAGS {
+            // Label 0 is that of what the fabric sends by itself.
+            return Ok(self.tags().at(tag) | (dtype as u64 + 1) << TAG_LABEL.trailing_zeros());
+        }
+        Err(CollectiveError::invalid(operation, format!("tag {tag} is too large: use one below {TAGS}")))
+    }
+
     /// A rank to talk to, as the fabric knows it.
     pub(crate) fn peer(&self, op: OpName, rank: u32) -> Result<u32, FabricError> {
         let ranks = self.team().ranks();
@@ -173,11 +182,60 @@ fn receive_plain(
     Ok(len)
 }
 
-/// The tag of a message of elements of a type.
-pub(crate) fn typed(operation: OpName, tag: u64, dtype: DType) -> Result<u64, CollectiveError> {
-    if tag < TAGS {
-        // Label 0 is that of what the fabric sends by itself.
-        return Ok(tag | (dtype as u64 + 1) << TAG_LABEL.trailing_zeros());
+/// Which of a fabric's tags are those of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tags {
+    /// Odd, so that no two tags of the group come to the same.
+    factor: u64,
+    offset: u64,
+    /// Above the label; 0 for those of the fabric's first group, which are what programs say.
+    side: u64,
+}
+
+/// Where tags have room for which group's they are: seven bits, above the label and below the mark of a group's own.
+const SIDE: u32 = 56;
+const SIDES: u64 = 127;
+
+impl Tags {
+    /// Of the group of this number. Those of two groups are all but certainly different ones: there are some 2^55.
+    pub(crate) fn of(number: u64) -> Tags {
+        if number == 0 {
+            return Tags { factor: 1, offset: 0, side: 0 };
+        }
+        // A step of SplitMix64 each (Steele and others 2014).
+        let mix = |step: u64| {
+            let mixed = number.wrapping_add(step.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            let mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+            mixed ^ mixed >> 31
+        };
+        Tags { factor: mix(1) | 1, offset: mix(2), side: mix(3) % SIDES + 1 }
     }
-    Err(CollectiveError::invalid(operation, format!("tag {tag} is too large: use one below {TAGS}")))
+
+    fn at(self, tag: u64) -> u64 {
+        (tag.wrapping_mul(self.factor).wrapping_add(self.offset) % TAGS) | self.side << SIDE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+    use crate::parts::digest;
+
+    #[test]
+    fn tags_of_groups_are_different_and_leave_room_for_labels() {
+        let numbers = (0..40).map(|number| 2 * number).chain((0..40).map(|call| digest(&[0, call]) | 1));
+        let tags = (0..200).chain((0..200).map(|tag| TAGS - 1 - tag)).chain((0..40).map(|shift| 1 << shift));
+        let tags: HashSet<u64> = tags.collect();
+        let mut all = HashSet::new();
+        for number in numbers {
+            for tag in &tags {
+                let there = Tags::of(number).at(*tag);
+                assert!(there & (TAG_LABEL | 1 << 63) == 0 && all.insert(there), "{tag} of {number}");
+            }
+        }
+        assert_eq!(Tags::of(0).at(7), 7);
+    }
 }

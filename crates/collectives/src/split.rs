@@ -23,8 +23,8 @@ impl Group {
     /// their ranks. A rank without a colour is in none. Collective: all ranks of this group call it.
     ///
     /// The new groups have the links of this one, and groups do not disturb one another: they fail alone, and calls of several
-    /// may be under way at once, by threads of their own or [started](Group::start). Messages ([`Group::send`]) to a rank are
-    /// named by its rank in the group; their tags are those of the fabric, whatever group they are sent by.
+    /// may be under way at once, by threads of their own or [started](Group::start). Ranks are named by their numbers in the group, also
+    /// those of messages ([`Group::send`]), which are received by the group that sent them.
     ///
     /// # Errors
     /// As [`Group::all_reduce`], and [`CollectiveError::Fabric`] on all ranks if one cannot map another one's memory, or a pool
@@ -69,7 +69,7 @@ impl Group {
         let operation = whole.name();
         let mut deadline = Deadline::new(self.deadline());
         let fabric = self.fabric();
-        let maps = !self.is_apart() && fabric.has_windows_among(&[fabric.rank()]);
+        let maps = !self.kind().apart && fabric.has_windows_among(&[fabric.rank()]);
         let part = (maps && colour.is_some()).then(|| fabric.window_part(Windows::LEN)).transpose();
         let told = [
             colour.map_or(0, |colour| u64::from(colour) + 1),
@@ -86,6 +86,7 @@ impl Group {
         }
         let mut members: Vec<u32> = (0..self.size()).filter(|rank| rows[*rank as usize][0] == told[0]).collect();
         members.sort_by_key(|rank| rows[*rank as usize][1] as i64);
+        let kind = self.kind_of_parts(sequence);
         let form = |deadline: &mut Deadline| -> Result<Option<(Team, Path)>, CollectiveError> {
             if colour.is_none() {
                 return Ok(None);
@@ -106,16 +107,12 @@ impl Group {
                     let window = join(part, deadline)?;
                     Path::Windows(Windows::new(team.clone(), window, deadline)?)
                 }
-                (Path::Messages(messages), part) => {
-                    let inside = team.placement().zip(part).map(|(placement, part)| {
+                (Path::Messages(_), part) => {
+                    let nearby = team.placement().zip(part).map(|(placement, part)| {
                         let window = join(part, deadline)?;
-                        team.inside(placement, window, deadline)
+                        team.nearby(placement, window, deadline)
                     });
-                    Path::Messages(Messages::new(
-                        team.clone(),
-                        messages.number_of_parts(sequence),
-                        inside.transpose()?,
-                    )?)
+                    Path::Messages(Messages::new(team.clone(), kind.number, nearby.transpose()?)?)
                 }
                 _ => unreachable!("a group of several ranks has windows or messages"),
             };
@@ -130,7 +127,7 @@ impl Group {
             return Err(self.failed_on(operation, failed));
         }
         let split_off = Some((self.recorded(), sequence));
-        Ok(formed.map(|(team, path)| Group::over(team, path, self.is_apart(), self.deadline(), split_off)))
+        Ok(formed.map(|(team, path)| Group::over(team, path, kind, self.deadline(), split_off)))
     }
 
     fn failed_on(&self, op: OpName, rank: usize) -> CollectiveError {

@@ -6,7 +6,7 @@ use fulmen_fabric::{Fabric, Window};
 
 use crate::CollectiveError;
 use crate::deadline::Deadline;
-use crate::messages::Inside;
+use crate::messages::Nearby;
 use crate::plan::Placement;
 use crate::windows::Windows;
 
@@ -45,15 +45,15 @@ impl Team {
     }
 
     /// What this rank has beside messages, over a window of the ranks of its host. Collective among these.
-    pub(crate) fn inside(
+    pub(crate) fn nearby(
         &self,
         placement: Placement,
         window: Window,
         deadline: &mut Deadline,
-    ) -> Result<Inside, CollectiveError> {
+    ) -> Result<Nearby, CollectiveError> {
         let near: Vec<u32> = placement.ranks(placement.host(self.rank)).map(|rank| self.in_fabric(rank)).collect();
         let team = Team::of(&self.fabric, &near).expect("this rank is on its host");
-        Ok(Inside::new(Windows::new(team, window, deadline)?, placement, self.rank))
+        Ok(Nearby::new(Windows::new(team, window, deadline)?, placement, self.rank))
     }
 
     /// This rank in the group.

@@ -7,7 +7,7 @@ use fulmen_kernels::Stores;
 use fulmen_memory::Exposed;
 
 use crate::handle::Message;
-use crate::p2p::{copy_of, received_from, typed};
+use crate::p2p::{copy_of, received_from};
 use crate::request::Output;
 use crate::{CollectiveError, Data, Element, Group, Handle};
 
@@ -124,7 +124,7 @@ impl Group {
 
     /// A rank and a tag, as the fabric knows them.
     fn named<D: Data>(&self, op: OpName, rank: u32, tag: u64) -> Result<(u32, u64), CollectiveError> {
-        Ok((self.peer(op, rank)?, typed(op, tag, D::Element::DTYPE)?))
+        Ok((self.peer(op, rank)?, self.typed(op, tag, D::Element::DTYPE)?))
     }
 
     /// Memory for a message: a buffer's own, or other memory that is made for these bytes.

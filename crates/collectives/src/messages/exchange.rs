@@ -133,10 +133,10 @@ impl<'a> Exchange<'a> {
                     Ok(true) => return Poll::Ready(Ok(())),
                     Err(error) => return Poll::Ready(Err(error)),
                 }
-                let inside = self.messages.inside.as_ref();
+                let nearby = self.messages.nearby.as_ref();
                 self.messages
                     .check_poison(ongoing.sequence)
-                    .and_then(|()| inside.map_or(Ok(()), |inside| inside.check_calls(ongoing)))
+                    .and_then(|()| nearby.map_or(Ok(()), |nearby| nearby.check_calls(ongoing)))
                     .map_or_else(|error| Poll::Ready(Err(error)), |()| Poll::Pending)
             });
             match moved {

@@ -27,13 +27,12 @@ use fulmen_memory::Exposed;
 use self::exchange::Exchange;
 use crate::CollectiveError;
 use crate::call::Call;
-use crate::parts::digest;
 use crate::plan::{Algorithm, Planner};
 use crate::request::Request;
 use crate::team::Team;
 use crate::windows::{Ongoing, Progress};
 
-pub(crate) use self::hosts::{Inside, column_share};
+pub(crate) use self::hosts::{Nearby, column_share};
 pub(crate) use self::rounds::{block, rounds};
 pub(crate) use self::shares::{has_passed_shares, share_slots};
 
@@ -44,7 +43,7 @@ const HEADER_TAG: u64 = 0;
 const DATA_TAG: u64 = 1;
 const POISON_TAG: u64 = 2;
 const GROUP: u32 = 2;
-/// Numbers are used again after so many groups, below the tags' labels.
+/// So much of a group's number is in its tags, below their labels.
 const GROUPS: u64 = 1 << 46;
 
 /// Bytes of a header: the call, and which one it is.
@@ -116,8 +115,7 @@ pub(crate) struct Messages {
     size: usize,
     /// Bytes of a segment.
     segment: usize,
-    /// Which group it is, and in all of its tags.
-    number: u64,
+    /// Of the group, in all of its tags.
     tag: u64,
     /// A segment for each rank, twice.
     outgoing: Exposed,
@@ -129,7 +127,7 @@ pub(crate) struct Messages {
     failures: Mutex<Vec<Failure>>,
     planner: Box<Planner>,
     /// Where ranks of one host map one another's memory.
-    inside: Option<Inside>,
+    nearby: Option<Box<Nearby>>,
 }
 
 /// A piece of an all-reduce of which everybody's share is on its way.
@@ -150,11 +148,11 @@ enum Failure {
 }
 
 impl Messages {
-    /// `number` tells the group's messages between two ranks from those of all other groups. `inside` is there on all ranks or on none.
-    pub(crate) fn new(team: Team, number: u64, inside: Option<Inside>) -> Result<Messages, CollectiveError> {
+    /// `number` tells the group's messages between two ranks from those of all other groups. `nearby` is there on all ranks or on none.
+    pub(crate) fn new(team: Team, number: u64, nearby: Option<Nearby>) -> Result<Messages, CollectiveError> {
         let (fabric, rank, size) = (&team.fabric, team.rank(), team.size());
         let segment = segment(size);
-        let planner = Planner::new(fabric, team.ranks(), inside.is_some())
+        let planner = Planner::new(fabric, team.ranks(), nearby.is_some())
             .map_err(|problem| CollectiveError::invalid("group", problem.to_string()))?;
         let tag = TAG | (number % GROUPS) << GROUP;
         let memory = |each: usize| Ok::<_, FabricError>(fabric.alloc(size * each)?.into_exposed());
@@ -174,21 +172,14 @@ impl Messages {
             rank,
             size,
             segment,
-            number,
             tag,
             outgoing,
             incoming,
             poison,
             failures,
             planner: planner.into(),
-            inside,
+            nearby: nearby.map(Box::new),
         })
-    }
-
-    /// The number of the groups that this one was split into by this call. It is the same on all ranks, and all but certainly no
-    /// other group's of any two of them: 45 bits of a digest, and odd, as those of groups of all ranks are not.
-    pub(crate) fn number_of_parts(&self, sequence: u64) -> u64 {
-        (digest(&[self.number as usize, sequence as usize]) % GROUPS) | 1
     }
 
     /// Runs one call to its end.
@@ -219,8 +210,8 @@ impl Messages {
         progress: &'a mut Progress,
     ) -> Result<(), CollectiveError> {
         let algorithm = request.call.algorithm.unwrap_or(Algorithm::Whole);
-        if let (Algorithm::Hosts, Some(inside)) = (algorithm, &self.inside) {
-            return self.by_hosts(inside, request, ongoing, progress);
+        if let (Algorithm::Hosts, Some(nearby)) = (algorithm, &self.nearby) {
+            return self.by_hosts(nearby, request, ongoing, progress);
         }
         self.note(request, ongoing, progress)?;
         match algorithm {
@@ -267,8 +258,8 @@ impl Messages {
 
     /// Tells all other ranks that this one has failed in this call.
     pub(crate) fn poison(&self, sequence: u64, why: &str) {
-        if let Some(inside) = &self.inside {
-            inside.poison(sequence, why);
+        if let Some(nearby) = &self.nearby {
+            nearby.poison(sequence, why);
         }
         let text = &why[..why.floor_char_boundary(TEXT)];
         let start = self.rank * POISON;

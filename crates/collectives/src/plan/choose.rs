@@ -269,6 +269,9 @@ impl Planner {
         }
         let mut links =
             Links::usual(fabric.link_kind(), fabric.hosts().processors() as usize, !fabric.hosts().are_one());
+        if links.inside.is_some() && fabric.has_windows_among(&[fabric.rank()]) {
+            links.inside = Some(Inside::usual(LinkKind::SharedMemory));
+        }
         // Where each host has one rank, the cables of ranks are those of hosts.
         let alone = (1..hosts.len()).all(|rank| !hosts[..rank].contains(&hosts[rank]));
         if let Some(wiring) = fabric.wiring().filter(|_| alone) {
@@ -309,6 +312,18 @@ impl Planner {
     }
 }
 
+impl Inside {
+    /// As measured of two ranks on one host: `fulmen plan all-reduce` with --device tcp and --profile infiniband.
+    fn usual(kind: LinkKind) -> Inside {
+        let (message_us, latency_us, byte_ns) = match kind {
+            LinkKind::SharedMemory => (0.4, 0.2, 0.03),
+            LinkKind::Device => (1.2, 0.5, 0.03),
+            _ => (4.0, 1.0, 0.2),
+        };
+        Inside { latency_us, message_us, byte_ns }
+    }
+}
+
 /// What a rank that passes messages on adds, as with `thunderbolt5-ring`.
 const HOP: f64 = 2.0;
 
@@ -324,13 +339,8 @@ impl Links {
     /// What this library takes a kind of link for where no file says more.
     #[must_use]
     pub fn usual(kind: LinkKind, processors: usize, between_hosts: bool) -> Links {
-        // As measured of two ranks on one host: `fulmen plan all-reduce` with --device tcp and --profile infiniband.
-        let (message_us, latency_us, byte_ns) = match kind {
-            LinkKind::SharedMemory => (0.4, 0.2, 0.03),
-            LinkKind::Device => (1.2, 0.5, 0.03),
-            _ => (4.0, 1.0, 0.2),
-        };
-        let inside = Inside { latency_us, message_us, byte_ns };
+        let inside = Inside::usual(kind);
+        let Inside { latency_us, message_us, byte_ns } = inside;
         // Between hosts, of 10 Gb/s by TCP, and as Thunderbolt 5 over devices.
         let (shape, bandwidth, latency_us, byte_ns) = match (between_hosts, kind) {
             (false, _) => (Shape::Host, None, latency_us, byte_ns),

@@ -142,7 +142,7 @@ impl Placement {
     /// A host's rank of a column. Every other host counts from its end, so that ranks beside one another are of one column.
     pub(crate) fn at(&self, host: usize, column: usize) -> usize {
         let (ranks, columns) = (&self.hosts[host], self.columns());
-        let from_start = if host % 2 == 0 { column } else { columns - 1 - column };
+        let from_start = if host.is_multiple_of(2) { column } else { columns - 1 - column };
         // The first ones, and the last.
         if from_start + 1 == columns && columns > 1 { ranks.end - 1 } else { ranks.start + from_start }
     }

@@ -154,3 +154,37 @@ fn lists_that_are_none_are_refused_and_nothing_is_lost() {
         world.barrier().unwrap();
     });
 }
+
+/// With one tag, between the same two ranks, and received in another order.
+#[test]
+fn messages_are_received_by_the_group_that_sent_them() {
+    on_every_path(3, |world| {
+        let pair = world.split(Some(world.rank() / 2), 0).unwrap().unwrap();
+        let other = world.split(Some(0), 0).unwrap().unwrap();
+        let again = Group::new(world.fabric().clone()).unwrap();
+        let groups = [world, &pair, &other, &again];
+        match world.rank() {
+            0 => {
+                let sends = [0, 1, 2, 3].map(|at| groups[at].start_send(vec![at as i32], 1, 7));
+                sends.into_iter().for_each(|sent| sent.wait().1.unwrap());
+                // And to itself.
+                pair.send(&[8_i32], 0, 7).unwrap();
+                world.send(&[9_i32], 0, 7).unwrap();
+                for (group, value) in [(world, 9), (&pair, 8)] {
+                    let mut came = [0_i32];
+                    group.recv(&mut came, 0, 7).unwrap();
+                    assert_eq!(came[0], value);
+                }
+            }
+            1 => {
+                for at in [2, 3, 1, 0] {
+                    let mut came = [0_i32];
+                    groups[at].recv(&mut came, 0, 7).unwrap();
+                    assert_eq!(came[0], at as i32);
+                }
+            }
+            _ => {}
+        }
+        world.barrier().unwrap();
+    });
+}

@@ -12,7 +12,7 @@ use fulmen_kernels::{
 };
 use smallvec::SmallVec;
 
-use super::Inside;
+use super::Nearby;
 use crate::CollectiveError;
 use crate::messages::exchange::Exchange;
 use crate::messages::{DATA_TAG, Half, LEAD, Messages};
@@ -52,7 +52,7 @@ struct Lane<'a> {
 /// A call.
 struct Long<'a> {
     messages: &'a Messages,
-    inside: &'a Inside,
+    nearby: &'a Nearby,
     /// The rank of this host that gives all, if one does.
     giver: Option<usize>,
     /// Whether this rank gets the results.
@@ -99,14 +99,14 @@ impl Messages {
     /// Runs a long call.
     pub(super) fn pass_through_hosts(
         &self,
-        inside: &Inside,
+        nearby: &Nearby,
         request: &mut Request<'_>,
         ongoing: &mut Ongoing<'_>,
         progress: &mut Progress,
     ) -> Result<(), CollectiveError> {
-        let Inside { windows, placement, host } = inside;
+        let Nearby { windows, placement, host } = nearby;
         let (call, len) = (request.call, request.vector());
-        let long = Long::new(self, inside, request);
+        let long = Long::new(self, nearby, request);
         let Division { chunk: _, piece: step, depth } = placement.divide(len, long.partial.2);
         let (cut, count) = (Cut::of_pieces(step), len.div_ceil(step) as u64);
         let (base, free_from) = windows.begin_pieces((&call, cut, count), ongoing, progress)?;
@@ -121,7 +121,7 @@ impl Messages {
             lane: number as usize % (depth + 2),
         };
         let is_one = |number: &u64| *number < count;
-        let unheard = |error| self.unheard(inside, error, |other| other != *host);
+        let unheard = |error| self.unheard(nearby, error, |other| other != *host);
         // A piece is put, combined a step later, its results awaited so many steps after that, and taken one more later.
         for turn in 0..count + depth as u64 + 2 {
             if let Some(put) = Some(turn).filter(is_one).map(piece) {
@@ -133,7 +133,7 @@ impl Messages {
             }
             if turn == 0 {
                 // Others come to this call while its first piece is put.
-                inside.told(windows.begun_pieces(&call, ongoing, &mut progress.history))?;
+                nearby.told(windows.begun_pieces(&call, ongoing, &mut progress.history))?;
             }
             if let Some(combined) = turn.checked_sub(1).filter(is_one).map(piece) {
                 if let Some(greeted) = greeted.take() {
@@ -163,8 +163,8 @@ impl Messages {
 }
 
 impl<'a> Long<'a> {
-    fn new(messages: &'a Messages, inside: &'a Inside, request: &Request<'_>) -> Long<'a> {
-        let Inside { placement, host, .. } = inside;
+    fn new(messages: &'a Messages, nearby: &'a Nearby, request: &Request<'_>) -> Long<'a> {
+        let Nearby { placement, host, .. } = nearby;
         let (call, rank) = (request.call, messages.rank);
         let goal = messages.wanted(request).goal;
         let route = placement.route(goal).expect("it goes from host to host");
@@ -180,7 +180,7 @@ impl<'a> Long<'a> {
         let has_results = *host == route.source;
         Long {
             messages,
-            inside,
+            nearby,
             giver,
             gets,
             column,
@@ -231,7 +231,7 @@ impl<'a> Long<'a> {
 
     /// Puts what this rank contributes to a piece on its stage, but for its own share.
     fn put(&self, request: &Request<'_>, piece: &Piece) {
-        let (contribution, stage) = (request.contribution(), self.inside.windows.part(self.local()));
+        let (contribution, stage) = (request.contribution(), self.nearby.windows.part(self.local()));
         if contribution.is_empty() {
             return;
         }
@@ -244,7 +244,7 @@ impl<'a> Long<'a> {
 
     /// This rank, among those of its host.
     fn local(&self) -> usize {
-        self.messages.rank - self.inside.placement.ranks(self.inside.host).start
+        self.messages.rank - self.nearby.placement.ranks(self.nearby.host).start
     }
 
     /// Makes ready for what comes of a piece.
@@ -277,7 +277,7 @@ impl<'a> Long<'a> {
         (lane, apart): (&mut Lane<'a>, &mut Apart),
         ongoing: &mut Ongoing<'_>,
     ) -> Result<(), CollectiveError> {
-        let (windows, of) = (&self.inside.windows, self.within(piece));
+        let (windows, of) = (&self.nearby.windows, self.within(piece));
         if self.column.is_none() || !self.combines() && !self.has_results {
             return Ok(());
         }
@@ -316,7 +316,7 @@ impl<'a> Long<'a> {
     /// Takes this column's share from the rank of this host that gives all.
     fn take_given(&self, request: &mut Request<'_>, piece: &Piece, giver: usize) -> Combined {
         if giver != self.local() {
-            let from = self.inside.windows.part(giver);
+            let from = self.nearby.windows.part(giver);
             let at = piece.stage + self.share(piece).start;
             request.output.values().part(self.within(piece)).copy_out(from, at, Stores::Cached);
         }
@@ -330,7 +330,7 @@ impl<'a> Long<'a> {
         let before = self.partials_from.map(|_| Source::Exposed(&self.messages.incoming, partials));
         let here = (0..self.shares.len()).map(|rank| match rank == local {
             true => own,
-            false => Source::Exposed(self.inside.windows.part(rank), at),
+            false => Source::Exposed(self.nearby.windows.part(rank), at),
         });
         before.into_iter().chain(here).collect()
     }
@@ -429,7 +429,7 @@ impl<'a> Long<'a> {
         if self.results_from.is_none() {
             return Ok(());
         }
-        let (windows, of) = (&self.inside.windows, self.within(piece));
+        let (windows, of) = (&self.nearby.windows, self.within(piece));
         if let Some(mut results) = lane.results.take() {
             results.receive_all_exact(ongoing).map_err(|error| self.unheard(error))?;
             let (incoming, [_, at]) = (&self.messages.incoming, self.incoming(piece.lane));
@@ -461,11 +461,11 @@ impl<'a> Long<'a> {
             let Some(column) = self.shares[other] else { continue };
             let share = column_share(piece.range.len(), self.columns, column);
             let mut to = output.part(piece.range.start + share.start..piece.range.start + share.end);
-            to.copy_out(self.inside.windows.part(other), piece.stage + share.start, Stores::Cached);
+            to.copy_out(self.nearby.windows.part(other), piece.stage + share.start, Stores::Cached);
         }
     }
 
     fn unheard(&self, error: CollectiveError) -> CollectiveError {
-        self.messages.unheard(self.inside, error, |host| host != self.inside.host)
+        self.messages.unheard(self.nearby, error, |host| host != self.nearby.host)
     }
 }

@@ -22,18 +22,18 @@ use crate::windows::{Ongoing, Progress, Windows};
 pub(crate) use long::column_share;
 
 /// What a rank has beside messages.
-pub(crate) struct Inside {
+pub(crate) struct Nearby {
     /// Of the ranks of this host, in their order.
     windows: Windows,
     placement: Placement,
     host: usize,
 }
 
-impl Inside {
+impl Nearby {
     /// Over windows of the ranks of the host of this rank.
-    pub(crate) fn new(windows: Windows, placement: Placement, rank: usize) -> Inside {
+    pub(crate) fn new(windows: Windows, placement: Placement, rank: usize) -> Nearby {
         let host = placement.host(rank);
-        Inside { windows, placement, host }
+        Nearby { windows, placement, host }
     }
 
     /// What became of something in the windows, in which ranks have other numbers.
@@ -69,8 +69,8 @@ impl Messages {
         ongoing: &mut Ongoing<'a>,
         progress: &'a mut Progress,
     ) -> Result<(), CollectiveError> {
-        if let Some(inside) = &self.inside {
-            inside.told(inside.windows.note(&request.call, ongoing, &mut progress.history))?;
+        if let Some(nearby) = &self.nearby {
+            nearby.told(nearby.windows.note(&request.call, ongoing, &mut progress.history))?;
             ongoing.history = Some(&progress.history);
         }
         Ok(())
@@ -79,24 +79,24 @@ impl Messages {
     /// Runs a call by way of the hosts.
     pub(super) fn by_hosts(
         &self,
-        inside: &Inside,
+        nearby: &Nearby,
         request: &mut Request<'_>,
         ongoing: &mut Ongoing<'_>,
         progress: &mut Progress,
     ) -> Result<(), CollectiveError> {
-        let is_told = self.wanted(request).is_told(&inside.placement);
+        let is_told = self.wanted(request).is_told(&nearby.placement);
         match is_told {
-            true => self.tell_hosts(inside, request, ongoing, progress),
-            false => self.pass_through_hosts(inside, request, ongoing, progress),
+            true => self.tell_hosts(nearby, request, ongoing, progress),
+            false => self.pass_through_hosts(nearby, request, ongoing, progress),
         }
     }
 
     /// Names all ranks of some hosts where one of them was waited for: who talks for its host may be waiting itself.
-    fn unheard(&self, inside: &Inside, error: CollectiveError, hosts: impl Fn(usize) -> bool) -> CollectiveError {
+    fn unheard(&self, nearby: &Nearby, error: CollectiveError, hosts: impl Fn(usize) -> bool) -> CollectiveError {
         match &error {
             CollectiveError::Fabric(FabricError::TimedOut { .. }) => {
-                let of = (0..inside.placement.hosts()).filter(|host| hosts(*host));
-                missing(error, of.flat_map(|host| inside.placement.ranks(host)).map(|rank| self.team.in_fabric(rank)))
+                let of = (0..nearby.placement.hosts()).filter(|host| hosts(*host));
+                missing(error, of.flat_map(|host| nearby.placement.ranks(host)).map(|rank| self.team.in_fabric(rank)))
             }
             _ => error,
         }

@@ -6,7 +6,7 @@ use fulmen_kernels::{Source, Stores};
 use fulmen_memory::Exposed;
 use smallvec::SmallVec;
 
-use super::Inside;
+use super::Nearby;
 use crate::CollectiveError;
 use crate::messages::exchange::Exchange;
 use crate::messages::{HEADER, HEADER_TAG, Half, Messages, header};
@@ -20,17 +20,17 @@ impl Messages {
     /// Runs a short call.
     pub(super) fn tell_hosts(
         &self,
-        inside: &Inside,
+        nearby: &Nearby,
         request: &mut Request<'_>,
         ongoing: &mut Ongoing<'_>,
         progress: &mut Progress,
     ) -> Result<(), CollectiveError> {
-        let Inside { windows, placement, host } = inside;
+        let Nearby { windows, placement, host } = nearby;
         let sequence = ongoing.sequence;
-        inside.told(windows.bring(request, ongoing, &mut progress.history))?;
+        nearby.told(windows.bring(request, ongoing, &mut progress.history))?;
         windows.settle(ongoing);
         if placement.told_by(self.rank).next().is_some() {
-            self.tell(inside, request, ongoing)?;
+            self.tell(nearby, request, ongoing)?;
         }
         let here = placement.ranks(*host);
         // By rank, where what it contributes lies; and how far each board of this host is filled.
@@ -53,7 +53,7 @@ impl Messages {
         }
         windows
             .await_counter(ongoing, Counter::Told, sequence, |local| tell[local])
-            .map_err(|error| self.unheard(inside, error, |other| other != *host))?;
+            .map_err(|error| self.unheard(nearby, error, |other| other != *host))?;
         request.complete(0..request.span(), Stores::Cached, |peer, range| {
             let (memory, at) = places[peer as usize];
             Source::Exposed(memory, at + range.start)
@@ -63,8 +63,8 @@ impl Messages {
     }
 
     /// Tells other hosts what the ranks of this one have, hears the same of them, and puts it on this rank's board.
-    fn tell(&self, inside: &Inside, request: &Request<'_>, ongoing: &mut Ongoing<'_>) -> Result<(), CollectiveError> {
-        let Inside { windows, placement, host } = inside;
+    fn tell(&self, nearby: &Nearby, request: &Request<'_>, ongoing: &mut Ongoing<'_>) -> Result<(), CollectiveError> {
+        let Nearby { windows, placement, host } = nearby;
         let sequence = ongoing.sequence;
         let mut exchange = Exchange::new(self, HEADER_TAG, Half(0));
         // By host, where what it tells comes.
@@ -93,7 +93,7 @@ impl Messages {
         for (_, peer, _) in &heard {
             exchange.send_from(*peer, &self.outgoing.slice(0..end))?;
         }
-        let unheard = |error| self.unheard(inside, error, |other| heard.iter().any(|(heard, ..)| *heard == other));
+        let unheard = |error| self.unheard(nearby, error, |other| heard.iter().any(|(heard, ..)| *heard == other));
         let lens = exchange.receive_all(ongoing).map_err(unheard)?.to_vec();
         let (board, mut to) = windows.board(self.rank - placement.ranks(*host).start, sequence);
         for (other, peer, at) in &heard {
