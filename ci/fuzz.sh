@@ -16,8 +16,10 @@ if ! command -v cargo-fuzz >/dev/null && ! cargo install --quiet --locked --debu
     exit 0
 fi
 
-cargo +nightly fuzz build --fuzz-dir . >/dev/null
-programs=$CARGO_TARGET_DIR/$(rustc +nightly -vV | sed -n 's/^host: //p')/release
+# To optimize takes twice as long as all that is fuzzed in a few seconds.
+[ "$seconds" -lt 20 ] && profile=dev || profile=release
+CARGO_PROFILE_DEV_OPT_LEVEL=1 CARGO_PROFILE_DEV_DEBUG=line-tables-only cargo +nightly fuzz build "--$profile" --fuzz-dir . >/dev/null
+programs=$CARGO_TARGET_DIR/$(rustc +nightly -vV | sed -n 's/^host: //p')/${profile/dev/debug}
 work=$CARGO_TARGET_DIR/work
 mkdir -p "$work"
 

@@ -17,9 +17,11 @@ impl Messages {
             Kind::Broadcast => (Goal::Broadcast(root), false),
             Kind::Scan => (Goal::Scan, false),
             Kind::AllGather if !by_counts => (Goal::AllGather, false),
+            Kind::ReduceScatter if !by_counts => (Goal::ReduceScatter, false),
             _ => (Goal::AllReduce, true),
         };
-        let bytes = if mixed { request.longest() } else { request.vector() };
+        let whole = mixed || goal == Goal::ReduceScatter;
+        let bytes = if whole { request.longest() } else { request.vector() };
         let free = !goal.combines() || request.how.order == Order::Any || op.is_exact(dtype);
         let partial = if goal.combines() { op.partial(dtype).1 } else { dtype };
         Wanted { goal, bytes, element: dtype.size(), partial: partial.size(), free, mixed }

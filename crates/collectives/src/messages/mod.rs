@@ -42,6 +42,7 @@ const TAG: u64 = 1 << 63;
 const HEADER_TAG: u64 = 0;
 const DATA_TAG: u64 = 1;
 const POISON_TAG: u64 = 2;
+const FORWARD_TAG: u64 = 3;
 const GROUP: u32 = 2;
 /// So much of a group's number is in its tags, below their labels.
 const GROUPS: u64 = 1 << 46;

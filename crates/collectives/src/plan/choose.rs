@@ -196,16 +196,14 @@ impl Wanted {
             Algorithm::Whole => true,
             Algorithm::Rounds => ranks > 2 && self.bytes <= SHORT,
             Algorithm::Hosts => {
-                let long =
-                    |placement: &Placement| !self.mixed && self.bytes > 0 && placement.route(self.goal).is_some();
-                let can = |placement: &Placement| self.is_told(placement) || long(placement);
-                sites.placement.as_ref().is_some_and(can)
+                let long = !self.mixed && self.bytes > 0 && self.goal != Goal::Scan;
+                sites.placement.as_ref().is_some_and(|placement| long || self.is_told(placement))
             }
             _ if self.mixed => false,
             Algorithm::Shares => to_all && self.bytes > 0,
             Algorithm::PassedShares => to_all && ranks > 2 && has_passed_shares(self.bytes, ranks),
-            Algorithm::Chain => self.bytes > 0 && self.goal != Goal::AllGather,
-            Algorithm::Tree => self.bytes > 0 && self.free && !matches!(self.goal, Goal::Scan | Goal::AllGather),
+            Algorithm::Chain => self.bytes > 0 && !self.goal.has_parts(),
+            Algorithm::Tree => self.bytes > 0 && self.free && self.goal != Goal::Scan && !self.goal.has_parts(),
             Algorithm::Ring if self.goal == Goal::AllGather => self.bytes > 0,
             Algorithm::Ring | Algorithm::Halving | Algorithm::Doubling => to_all && self.bytes > 0 && self.free,
         }

@@ -174,7 +174,7 @@ impl Placement {
         partners
     }
 
-    /// Which way a call goes.
+    /// Which way a call goes; not one in which each rank has a part, which goes [as they do](Goal::of_part).
     pub(crate) fn route(&self, goal: Goal) -> Option<Route> {
         let last = self.hosts.len() - 1;
         let to = 0..last + 1;
@@ -185,7 +185,7 @@ impl Placement {
                 Some(Route { combines: true, source: last, to: root..last + 1, only: Some(root) })
             }
             Goal::Broadcast(root) => Some(Route { combines: false, source: self.host(root), to, only: None }),
-            Goal::Scan | Goal::AllGather => None,
+            Goal::Scan | Goal::AllGather | Goal::ReduceScatter => None,
         }
     }
 

@@ -35,9 +35,25 @@ pub(crate) enum Goal {
     Scan,
     /// Each rank gets the vectors of all, one behind the other.
     AllGather,
+    /// Each rank gets its part of the result.
+    ReduceScatter,
 }
 
 impl Goal {
+    /// Whether each rank has a part of the vector.
+    pub(crate) fn has_parts(self) -> bool {
+        matches!(self, Goal::AllGather | Goal::ReduceScatter)
+    }
+
+    /// What becomes of the part of a rank, in a call in which each has one.
+    pub(crate) fn of_part(self, rank: usize) -> Option<Goal> {
+        match self {
+            Goal::AllGather => Some(Goal::Broadcast(rank)),
+            Goal::ReduceScatter => Some(Goal::Reduce(rank)),
+            _ => None,
+        }
+    }
+
     /// Whether contributions are combined.
     pub(crate) fn combines(self) -> bool {
         !matches!(self, Goal::Broadcast(_) | Goal::AllGather)
@@ -118,7 +134,7 @@ impl Schedule {
                 let hops = match goal {
                     Goal::AllReduce => 2 * (ranks - 1),
                     Goal::Reduce(root) => ranks - 1 + usize::from(root != ranks - 1),
-                    Goal::Broadcast(_) | Goal::Scan | Goal::AllGather => ranks - 1,
+                    Goal::Broadcast(_) | Goal::Scan | Goal::AllGather | Goal::ReduceScatter => ranks - 1,
                 };
                 chunks + hops - 1
             }

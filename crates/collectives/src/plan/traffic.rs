@@ -68,11 +68,16 @@ impl Rounds {
         };
         let pieces = match (job.algorithm, &passing) {
             (_, Some(passing)) => cut(job.bytes / job.element, passing.piece),
+            (Algorithm::Whole, _) if job.goal == Goal::ReduceScatter => cut(job.bytes / ranks, segment(ranks)),
             (Algorithm::Whole, _) => cut(job.bytes, segment(ranks)),
             (Algorithm::Shares, _) => pieces(job.bytes, ranks).map(|piece| piece.len()).collect(),
             (Algorithm::Hosts, _) if !job.told => {
                 let placement = job.sites.placement.as_ref().expect("it can go by hosts");
-                cut(job.bytes, placement.divide(job.bytes, job.partial / job.element).piece)
+                let part = if job.goal == Goal::ReduceScatter { job.bytes / ranks } else { job.bytes };
+                let pieces = cut(part, placement.divide(part, job.partial / job.element).piece);
+                // A piece of each rank's part, and then the next ones.
+                let each = if job.goal.has_parts() { ranks } else { 1 };
+                pieces.into_iter().flat_map(|piece| vec![piece; each]).collect()
             }
             _ => vec![job.bytes],
         };
@@ -106,7 +111,7 @@ impl Rounds {
             (Algorithm::PassedShares, _) => 2 * rounds(ranks).count(),
             (Algorithm::Hosts, _) if self.job.told => 1,
             (Algorithm::Hosts, _) => {
-                let route = self.route();
+                let route = self.route(piece);
                 self.ups(&route) + route.hops()
             }
             _ => rounds(ranks).count(),
@@ -117,8 +122,14 @@ impl Rounds {
         self.job.sites.placement.as_ref().expect("it can go by hosts")
     }
 
-    fn route(&self) -> Route {
-        self.placement().route(self.job.goal).expect("it can go by hosts")
+    /// What becomes of a piece that goes from host to host, and which way it goes.
+    fn goal(&self, piece: usize) -> Goal {
+        let goal = self.job.goal;
+        goal.of_part(piece % self.ranks()).unwrap_or(goal)
+    }
+
+    fn route(&self, piece: usize) -> Route {
+        self.placement().route(self.goal(piece)).expect("it can go by hosts")
     }
 
     /// Rounds in which partial results go from host to host.
@@ -147,7 +158,7 @@ impl Rounds {
         let others = (1..ranks).map(|step| (rank + step) % ranks);
         let goal = self.job.goal;
         let needs = |from: usize, to: usize| match goal {
-            Goal::AllReduce | Goal::AllGather => true,
+            Goal::AllReduce | Goal::AllGather | Goal::ReduceScatter => true,
             Goal::Reduce(root) => to == root,
             Goal::Broadcast(root) => from == root,
             Goal::Scan => from < to,
@@ -209,7 +220,7 @@ impl Rounds {
                 let sends: SmallVec<[_; 2]> = sends.collect();
                 Traffic { receives: sends.len(), sends, staged: has(rank), copied, combined }
             }
-            Algorithm::Hosts => self.between_hosts(len, first, rank, round),
+            Algorithm::Hosts => self.between_hosts(len, piece, rank, round),
             _ => {
                 let last = rounds(ranks).count() - 1;
                 let (step, count) = rounds(ranks).nth(round).expect("there are as many rounds");
@@ -224,23 +235,23 @@ impl Rounds {
     }
 
     /// A round of a piece that goes from host to host and back.
-    fn between_hosts(&self, len: usize, first: bool, rank: usize, round: usize) -> Traffic {
+    fn between_hosts(&self, len: usize, piece: usize, rank: usize, round: usize) -> Traffic {
         let placement = self.placement();
-        let (host, route) = (placement.host(rank), self.route());
+        let (host, route, goal) = (placement.host(rank), self.route(piece), self.goal(piece));
         let ups = self.ups(&route);
         let column = placement.column(rank);
         let mine = column.map_or(0, |column| column_share(len, placement.columns(), column).len());
         let partial = mine / self.job.element * self.job.partial;
         let here = placement.ranks(host).len();
         let mut traffic = Traffic::default();
-        let gives = route.combines || self.job.goal == Goal::Broadcast(rank);
+        let gives = route.combines || goal == Goal::Broadcast(rank);
         if round == 0 {
             traffic.staged = if gives { len - mine } else { 0 };
             if route.combines && host == 0 {
                 traffic.combined = here * mine;
             }
         }
-        let takes = match self.job.goal {
+        let takes = match goal {
             Goal::Reduce(root) => rank == root,
             Goal::Broadcast(root) => rank != root,
             _ => true,
@@ -268,7 +279,7 @@ impl Rounds {
                 }
             }
         }
-        if first && round == 0 {
+        if piece == 0 && round == 0 {
             let partners = placement.partners(rank);
             traffic.receives += partners.len();
             traffic.sends.insert_many(0, partners.into_iter().map(|partner| (partner, HEADER)));

@@ -7,7 +7,7 @@ use fulmen_collectives::{Algorithm, CollectiveError, Group, ReduceOp};
 use fulmen_fabric::{FabricError, LinkKind};
 use fulmen_soft::Profile;
 
-use crate::planned::random_operations;
+use crate::planned::{Plan, random_operations, random_operations_by};
 use crate::world::{Random, run_on_hosts, start_on_hosts};
 
 /// Ranks that wait for one another in vain do so for this long.
@@ -22,7 +22,11 @@ fn random_operations_of_hosts_of_any_sizes() {
         (Profile::Infiniband, &[3, 3], 20),
         (Profile::Infiniband, &[2, 2, 1, 2], 10),
     ] {
-        run_on_hosts(profile, hosts, |group| random_operations(group, few));
+        run_on_hosts(profile, hosts, |group| {
+            random_operations(group, few);
+            let algorithm = Some(Algorithm::Hosts);
+            random_operations_by(group, few, |plan| Plan { algorithm, ..plan });
+        });
     }
 }
 

@@ -448,9 +448,14 @@ pub fn run_plan(group: &Group, plan: &Plan) {
 
 /// So many random calls, and more in the heavier tiers.
 pub fn random_operations(group: &Group, few: u64) {
+    random_operations_by(group, few, |plan| plan);
+}
+
+/// The same with something changed of what is planned.
+pub fn random_operations_by(group: &Group, few: u64, change: impl Fn(Plan) -> Plan) {
     let size = group.size();
     let mut random = Random::new(u64::from(size));
     for _ in 0..rounds(few) {
-        run_plan(group, &plan(&mut random, size));
+        run_plan(group, &change(plan(&mut random, size)));
     }
 }

@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 use super::Nearby;
 use crate::CollectiveError;
 use crate::messages::exchange::Exchange;
-use crate::messages::{DATA_TAG, Half, LEAD, Messages};
+use crate::messages::{DATA_TAG, FORWARD_TAG, Half, LEAD, Messages};
 use crate::plan::{Division, Goal, TALKS};
 use crate::request::{Request, reduce};
 use crate::windows::{Counter, Cut, Ongoing, Progress};
@@ -27,12 +27,13 @@ pub(crate) fn column_share(piece: usize, columns: usize, column: usize) -> Range
     start..(start + each).min(piece)
 }
 
-/// A piece, from its place in the vector on.
+/// A piece, from its place in the vector on; or in those of all ranks, where each has a part.
 #[derive(Clone)]
 struct Piece {
     /// Counted from call to call.
     number: u64,
-    /// Bytes of the vector.
+    /// Whose part it is of, if each has one.
+    owner: usize,
     range: Range<usize>,
     /// Where it lies on the stages.
     stage: usize,
@@ -49,23 +50,39 @@ struct Lane<'a> {
     going: SmallVec<[Exchange<'a>; 2]>,
 }
 
-/// A call.
-struct Long<'a> {
-    messages: &'a Messages,
-    nearby: &'a Nearby,
-    /// The rank of this host that gives all, if one does.
+/// What a rank does with a piece.
+struct Way {
+    /// Whether one rank gives all, and which one if it is of this host.
+    given: bool,
     giver: Option<usize>,
     /// Whether this rank gets the results.
     gets: bool,
-    /// This rank's column; of that, from whom partial results come and to whom they go, and the same of results.
-    column: Option<usize>,
+    /// Of this rank's column, from whom partial results come and to whom they go, and the same of results.
     partials_from: Option<usize>,
     partials_to: Option<usize>,
     results_from: Option<usize>,
     results_to: SmallVec<[usize; 2]>,
+    /// The tag of those that come: a host passes those of others on later than it sends its own.
+    tag: u64,
     /// Results begin on this host; it needs them.
     has_results: bool,
     needs_results: bool,
+}
+
+/// A call.
+struct Long<'a> {
+    messages: &'a Messages,
+    nearby: &'a Nearby,
+    /// For all pieces; or by the rank whose part they are of.
+    ways: Vec<Way>,
+    /// Bytes of a part.
+    part: usize,
+    /// Where what this rank contributes begins, and where what it gets does, if it has no more than its part there.
+    contributes_from: usize,
+    gets_from: usize,
+    /// Its own part is to come into what it gets.
+    keeps: bool,
+    column: Option<usize>,
     columns: usize,
     /// By rank of this host, its column.
     shares: SmallVec<[Option<usize>; FEW]>,
@@ -87,6 +104,7 @@ struct Apart {
 /// Where what was combined is.
 #[derive(Clone, Copy)]
 enum Combined {
+    Nothing,
     Output,
     Partials,
     Results,
@@ -105,20 +123,27 @@ impl Messages {
         progress: &mut Progress,
     ) -> Result<(), CollectiveError> {
         let Nearby { windows, placement, host } = nearby;
-        let (call, len) = (request.call, request.vector());
+        let call = request.call;
         let long = Long::new(self, nearby, request);
-        let Division { chunk: _, piece: step, depth } = placement.divide(len, long.partial.2);
-        let (cut, count) = (Cut::of_pieces(step), len.div_ceil(step) as u64);
+        let (part, parts) = (long.part, long.ways.len());
+        let Division { chunk: _, piece: step, depth } = placement.divide(part, long.partial.2);
+        let (cut, count) = (Cut::of_pieces(step), (part.div_ceil(step) * parts) as u64);
         let (base, free_from) = windows.begin_pieces((&call, cut, count), ongoing, progress)?;
         let partners = placement.partners(self.rank);
         let mut greeted = Some(self.greet(&partners, request, ongoing)?);
         let mut lanes: Vec<Lane<'_>> = (0..depth + 2).map(|_| Lane::default()).collect();
         let mut apart = Apart::default();
-        let piece = |number: u64| Piece {
-            number: base + number,
-            range: number as usize * step..((number as usize + 1) * step).min(len),
-            stage: cut.at(base + number),
-            lane: number as usize % (depth + 2),
+        // A piece of each part, and then the next ones.
+        let piece = |number: u64| {
+            let (owner, within) = (number as usize % parts, number as usize / parts * step);
+            let start = owner * part;
+            Piece {
+                number: base + number,
+                owner,
+                range: start + within..start + (within + step).min(part),
+                stage: cut.at(base + number),
+                lane: number as usize % (depth + 2),
+            }
         };
         let is_one = |number: &u64| *number < count;
         let unheard = |error| self.unheard(nearby, error, |other| other != *host);
@@ -145,7 +170,7 @@ impl Messages {
                 long.end(request, &ended, &mut lanes[ended.lane], ongoing)?;
             }
             if let Some(taken) = turn.checked_sub(2 + depth as u64).filter(is_one).map(piece) {
-                if long.takes() {
+                if long.takes(&taken) {
                     let has_share = |local: usize| long.shares[local].is_some();
                     let reduced = windows.await_counter(ongoing, Counter::Reduced, taken.number + 1, has_share);
                     reduced.map_err(unheard)?;
@@ -165,46 +190,71 @@ impl Messages {
 impl<'a> Long<'a> {
     fn new(messages: &'a Messages, nearby: &'a Nearby, request: &Request<'_>) -> Long<'a> {
         let Nearby { placement, host, .. } = nearby;
-        let (call, rank) = (request.call, messages.rank);
+        let (call, rank, size) = (request.call, messages.rank, messages.size);
         let goal = messages.wanted(request).goal;
-        let route = placement.route(goal).expect("it goes from host to host");
-        let (op, dtype) = if route.combines { call.op.partial(call.dtype) } else { (call.op, call.dtype) };
-        let factor = dtype.size() / call.dtype.size();
         let column = placement.column(rank);
         let at = |host: usize| column.map(|column| placement.at(host, column));
-        let (giver, gets) = match goal {
-            Goal::Broadcast(root) => (placement.ranks(*host).position(|rank| rank == root), true),
-            Goal::Reduce(root) => (None, rank == root),
-            _ => (None, true),
+        let way = |goal: Goal| {
+            let route = placement.route(goal).expect("it goes from host to host");
+            let has_results = *host == route.source;
+            let (given, giver, gets) = match goal {
+                Goal::Broadcast(root) => (true, placement.ranks(*host).position(|rank| rank == root), true),
+                Goal::Reduce(root) => (false, None, rank == root),
+                _ => (false, None, true),
+            };
+            Way {
+                given,
+                giver,
+                gets,
+                partials_from: host.checked_sub(1).filter(|_| route.combines).and_then(at),
+                partials_to: Some(host + 1).filter(|_| route.combines && !has_results).and_then(at),
+                results_from: route.results_from(*host).and_then(at),
+                results_to: route.results_to(*host).filter_map(at).collect(),
+                tag: if host.abs_diff(route.source) == 1 { DATA_TAG } else { FORWARD_TAG },
+                has_results,
+                needs_results: route.needs(*host),
+            }
         };
-        let has_results = *host == route.source;
+        let ways = match goal.has_parts() {
+            false => vec![way(goal)],
+            true => (0..size).filter_map(|owner| goal.of_part(owner)).map(way).collect(),
+        };
+        let (op, dtype) = if goal.combines() { call.op.partial(call.dtype) } else { (call.op, call.dtype) };
+        let (part, factor) = (request.vector(), dtype.size() / call.dtype.size());
+        let (own, apart) = (rank * part, request.input.is_some());
         Long {
             messages,
             nearby,
-            giver,
-            gets,
+            ways,
+            part,
+            contributes_from: if goal == Goal::AllGather { own } else { 0 },
+            gets_from: if goal == Goal::ReduceScatter && apart { own } else { 0 },
+            keeps: goal == Goal::AllGather && apart,
             column,
-            partials_from: host.checked_sub(1).filter(|_| route.combines).and_then(at),
-            partials_to: Some(host + 1).filter(|_| route.combines && !has_results).and_then(at),
-            results_from: route.results_from(*host).and_then(at),
-            results_to: route.results_to(*host).filter_map(at).collect(),
-            has_results,
-            needs_results: route.needs(*host),
             columns: placement.columns(),
             shares: placement.ranks(*host).map(|rank| placement.column(rank)).collect(),
             partial: (op, dtype, factor),
-            chunk: placement.divide(request.vector(), factor).chunk,
+            chunk: placement.divide(part, factor).chunk,
         }
     }
 
-    /// Whether this rank takes the columns' results from their stages.
-    fn takes(&self) -> bool {
-        self.gets && self.needs_results && self.giver != Some(self.local())
+    fn way(&self, piece: &Piece) -> &Way {
+        &self.ways[piece.owner]
     }
 
-    /// Whether contributions are combined.
-    fn combines(&self) -> bool {
-        self.partials_from.is_some() || self.partials_to.is_some()
+    /// Whether this rank takes the columns' results from their stages.
+    fn takes(&self, piece: &Piece) -> bool {
+        let way = self.way(piece);
+        way.gets && way.needs_results && way.giver != Some(self.local())
+    }
+
+    /// Where some of a piece lies in what this rank contributes, and in what it gets.
+    fn in_contribution(&self, range: &Range<usize>) -> Range<usize> {
+        range.start - self.contributes_from..range.end - self.contributes_from
+    }
+
+    fn in_output(&self, range: &Range<usize>) -> Range<usize> {
+        range.start - self.gets_from..range.end - self.gets_from
     }
 
     /// This column's part of a piece, or nothing.
@@ -230,15 +280,19 @@ impl<'a> Long<'a> {
     }
 
     /// Puts what this rank contributes to a piece on its stage, but for its own share.
-    fn put(&self, request: &Request<'_>, piece: &Piece) {
-        let (contribution, stage) = (request.contribution(), self.nearby.windows.part(self.local()));
-        if contribution.is_empty() {
+    fn put(&self, request: &mut Request<'_>, piece: &Piece) {
+        let way = self.way(piece);
+        if way.given && way.giver != Some(self.local()) {
             return;
         }
+        let (contribution, stage) = (request.contribution(), self.nearby.windows.part(self.local()));
         let own = self.share(piece);
         for of in [0..own.start, own.end..piece.range.len()] {
-            let from = &contribution[piece.range.start + of.start..piece.range.start + of.end];
-            copy_in_with(from, stage, piece.stage + of.start, Stores::Cached);
+            let from = self.in_contribution(&(piece.range.start + of.start..piece.range.start + of.end));
+            copy_in_with(&contribution[from], stage, piece.stage + of.start, Stores::Cached);
+        }
+        if self.keeps {
+            request.keep(self.in_contribution(&piece.range), Stores::Cached);
         }
     }
 
@@ -258,14 +312,15 @@ impl<'a> Long<'a> {
             return Ok(());
         }
         let [partials, results] = self.incoming(piece.lane);
-        let receive = |peer: Option<usize>, at: usize, len: usize| {
+        let receive = |peer: Option<usize>, tag: u64, at: usize, len: usize| {
             let Some(peer) = peer else { return Ok(None) };
-            let mut exchange = Exchange::new(self.messages, DATA_TAG, Half(0));
+            let mut exchange = Exchange::new(self.messages, tag, Half(0));
             exchange.recv_into(peer, &self.messages.incoming.slice(at..at + len))?;
             Ok::<_, CollectiveError>(Some(exchange))
         };
-        lane.partials = receive(self.partials_from, partials, len * self.partial.2)?;
-        lane.results = receive(self.results_from, results, len)?;
+        let way = self.way(piece);
+        lane.partials = receive(way.partials_from, DATA_TAG, partials, len * self.partial.2)?;
+        lane.results = receive(way.results_from, way.tag, results, len)?;
         Ok(())
     }
 
@@ -277,38 +332,38 @@ impl<'a> Long<'a> {
         (lane, apart): (&mut Lane<'a>, &mut Apart),
         ongoing: &mut Ongoing<'_>,
     ) -> Result<(), CollectiveError> {
-        let (windows, of) = (&self.nearby.windows, self.within(piece));
-        if self.column.is_none() || !self.combines() && !self.has_results {
+        let (windows, of, way) = (&self.nearby.windows, self.within(piece), self.way(piece));
+        if self.column.is_none() || way.given && !way.has_results {
             return Ok(());
         }
         windows.await_counter(ongoing, Counter::Posted, piece.number + 1, |local| {
-            self.giver.is_none_or(|giver| giver == local)
+            way.giver.is_none_or(|giver| giver == local)
         })?;
         if let Some(mut partials) = lane.partials.take() {
             partials.receive_all_exact(ongoing).map_err(|error| self.unheard(error))?;
         }
-        let combined = match (of.is_empty(), self.giver) {
-            (true, _) => Combined::Output,
+        let combined = match (of.is_empty(), way.giver) {
+            (true, _) => Combined::Nothing,
             (_, Some(giver)) => self.take_given(request, piece, giver),
-            _ if self.partial.1 == request.call.dtype && self.gets => self.combine_in_output(request, piece),
+            _ if self.partial.1 == request.call.dtype && way.gets => self.combine_in_output(request, piece),
             _ => self.combine_apart(request, piece, apart),
         };
-        let data = match combined {
-            Combined::Output => &request.output.bytes()[of.clone()],
+        let data: &[u8] = match combined {
+            Combined::Nothing => &[],
+            Combined::Output => &request.output.bytes()[self.in_output(&of)],
             Combined::Partials => &apart.partials,
             Combined::Results => &apart.results,
         };
         if !of.is_empty() {
-            let to = match self.has_results {
-                true => &self.results_to[..],
-                false => self.partials_to.as_slice(),
+            let to = match way.has_results {
+                true => &way.results_to[..],
+                false => way.partials_to.as_slice(),
             };
             self.send(to, piece.lane, lane, data)?;
         }
-        if self.has_results && self.needs_results {
+        if way.has_results && way.needs_results {
             let stage = windows.part(self.local());
             copy_in_with(data, stage, piece.stage + self.share(piece).start, Stores::Cached);
-            windows.count(Counter::Reduced, piece.number + 1);
         }
         Ok(())
     }
@@ -318,7 +373,8 @@ impl<'a> Long<'a> {
         if giver != self.local() {
             let from = self.nearby.windows.part(giver);
             let at = piece.stage + self.share(piece).start;
-            request.output.values().part(self.within(piece)).copy_out(from, at, Stores::Cached);
+            let to = self.in_output(&self.within(piece));
+            request.output.values().part(to).copy_out(from, at, Stores::Cached);
         }
         Combined::Output
     }
@@ -327,7 +383,7 @@ impl<'a> Long<'a> {
     fn sources<'s>(&'s self, piece: &Piece, own: Source<'s>) -> SmallVec<[Source<'s>; FEW + 1]> {
         let (local, at) = (self.local(), piece.stage + self.share(piece).start);
         let [partials, _] = self.incoming(piece.lane);
-        let before = self.partials_from.map(|_| Source::Exposed(&self.messages.incoming, partials));
+        let before = self.way(piece).partials_from.map(|_| Source::Exposed(&self.messages.incoming, partials));
         let here = (0..self.shares.len()).map(|rank| match rank == local {
             true => own,
             false => Source::Exposed(self.nearby.windows.part(rank), at),
@@ -340,9 +396,9 @@ impl<'a> Long<'a> {
         let ((op, dtype, _), of) = (self.partial, self.within(piece));
         let own = request.input.map_or(Source::Target, |input| Source::Plain(&input.bytes()[of.clone()]));
         let mut output = request.output.values();
-        let mut output = output.part(of);
+        let mut output = output.part(self.in_output(&of));
         reduce(reduce_to_plain(op, dtype, &mut output, self.sources(piece, own), Stores::Cached));
-        if self.has_results {
+        if self.way(piece).has_results {
             finish_in_place(request.call.op, request.call.dtype, self.messages.size, &mut output);
         }
         Combined::Output
@@ -351,14 +407,14 @@ impl<'a> Long<'a> {
     /// Combines them in other memory, as partial results of a longer type if there is one.
     fn combine_apart(&self, request: &mut Request<'_>, piece: &Piece, apart: &mut Apart) -> Combined {
         let (call, of) = (request.call, self.within(piece));
-        let (op, dtype, factor) = self.partial;
+        let ((op, dtype, factor), way) = (self.partial, self.way(piece));
         let Apart { partials, bytes, widened, results } = apart;
         partials.resize(of.len() * factor, 0);
         let sources = self.sources(piece, Source::Plain(&request.contribution()[of.clone()]));
         if dtype == call.dtype {
             let mut partials = ValuesMut::new(partials);
             reduce(reduce_to_plain(op, dtype, &mut partials, sources, Stores::Cached));
-            if self.has_results {
+            if way.has_results {
                 finish_in_place(call.op, call.dtype, self.messages.size, &mut partials);
             }
             return Combined::Partials;
@@ -367,7 +423,7 @@ impl<'a> Long<'a> {
         widened.resize(of.len() * factor, 0);
         let mut sources = sources.into_iter();
         let mut empty = true;
-        if self.partials_from.is_some()
+        if way.partials_from.is_some()
             && let Some(Source::Exposed(memory, at)) = sources.next()
         {
             memory.read(at, partials);
@@ -390,12 +446,12 @@ impl<'a> Long<'a> {
             let both = [Source::Target, Source::Plain(widened)];
             reduce(reduce_to_plain(op, dtype, &mut ValuesMut::new(partials), both, Stores::Cached));
         }
-        if !self.has_results {
+        if !way.has_results {
             return Combined::Partials;
         }
-        if self.gets {
+        if way.gets {
             let mut output = request.output.values();
-            finish(call.op, call.dtype, self.messages.size, partials, &mut output.part(of));
+            finish(call.op, call.dtype, self.messages.size, partials, &mut output.part(self.in_output(&of)));
             return Combined::Output;
         }
         results.resize(of.len(), 0);
@@ -418,7 +474,7 @@ impl<'a> Long<'a> {
         Ok(())
     }
 
-    /// Takes the results of this column's share, which come from another host, puts them on the stage, and passes them on.
+    /// Takes the results of this column's share that come from another host, puts them on the stage, and passes them on.
     fn end(
         &self,
         request: &mut Request<'_>,
@@ -426,27 +482,28 @@ impl<'a> Long<'a> {
         lane: &mut Lane<'a>,
         ongoing: &mut Ongoing<'_>,
     ) -> Result<(), CollectiveError> {
-        if self.results_from.is_none() {
+        let (windows, of, way) = (&self.nearby.windows, self.within(piece), self.way(piece));
+        if self.column.is_none() {
             return Ok(());
         }
-        let (windows, of) = (&self.nearby.windows, self.within(piece));
         if let Some(mut results) = lane.results.take() {
             results.receive_all_exact(ongoing).map_err(|error| self.unheard(error))?;
             let (incoming, [_, at]) = (&self.messages.incoming, self.incoming(piece.lane));
-            let mut exchange = Exchange::new(self.messages, DATA_TAG, Half(0));
-            for peer in &self.results_to {
+            let mut exchange = Exchange::new(self.messages, FORWARD_TAG, Half(0));
+            for peer in &way.results_to {
                 exchange.send_from(*peer, &incoming.slice(at..at + of.len()))?;
             }
             lane.going.push(exchange);
-            if self.needs_results {
+            if way.needs_results {
                 let stage = piece.stage + self.share(piece).start;
                 incoming.copy_to(at, windows.part(self.local()), stage, of.len());
-                if self.gets {
-                    request.output.values().part(of).copy_out(incoming, at, Stores::Cached);
+                if way.gets {
+                    request.output.values().part(self.in_output(&of)).copy_out(incoming, at, Stores::Cached);
                 }
             }
         }
-        if self.needs_results {
+        // Also where they began on this host: pieces are counted one after the other.
+        if way.needs_results {
             windows.count(Counter::Reduced, piece.number + 1);
         }
         Ok(())
@@ -460,7 +517,8 @@ impl<'a> Long<'a> {
         for other in (local + 1..self.shares.len()).chain(0..local) {
             let Some(column) = self.shares[other] else { continue };
             let share = column_share(piece.range.len(), self.columns, column);
-            let mut to = output.part(piece.range.start + share.start..piece.range.start + share.end);
+            let of = piece.range.start + share.start..piece.range.start + share.end;
+            let mut to = output.part(self.in_output(&of));
             to.copy_out(self.nearby.windows.part(other), piece.stage + share.start, Stores::Cached);
         }
     }

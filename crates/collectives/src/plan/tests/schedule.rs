@@ -22,7 +22,7 @@ fn run(schedule: &Schedule) -> Vec<Vec<Has>> {
                 *has = (0..ranks * schedule.count).map(|at| (rank.to_string(), own(at))).collect();
             }
         }
-        Goal::AllReduce | Goal::Reduce(_) | Goal::Scan => {}
+        Goal::AllReduce | Goal::Reduce(_) | Goal::Scan | Goal::ReduceScatter => {}
     }
     // What is passed on of a scan has the same contributions as the result.
     let results_go_on = schedule.goal == Goal::Scan;
