@@ -144,7 +144,8 @@ fn measure_rails(group: &Group, peer: u32) -> anyhow::Result<Vec<(Over, Option<S
 fn row(group: &Group, (from, to): (u32, u32), hosts: &[String], over: &Over, speed: Option<Speed>) -> Row {
     let fabric = group.fabric();
     let info = over.rail().map(|rail| &rail.info);
-    let kind = match (over, fabric.link_kind()) {
+    let link = fabric.link_to(if fabric.rank() == from { to } else { from });
+    let kind = match (over, link) {
         (Over::Rail(_, rail), _) => kind(&rail.info),
         (Over::AllRails, _) => "all-rails",
         (Over::NoRail, LinkKind::SharedMemory) => "shared-memory",
@@ -172,7 +173,7 @@ fn row(group: &Group, (from, to): (u32, u32), hosts: &[String], over: &Over, spe
         latency_us: speed.map(|speed| round(speed.latency.as_secs_f64() * 1e6)),
         out: speed.map(|speed| round(speed.out / 1e9)),
         back: speed.map(|speed| round(speed.back / 1e9)),
-        fallback: fabric.fallback().map(str::to_owned),
+        fallback: fabric.fallback().filter(|_| link != LinkKind::SharedMemory).map(str::to_owned),
     }
 }
 

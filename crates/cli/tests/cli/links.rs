@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::support::{Ended, fulmen};
+use crate::support::{Ended, FULMEN, fulmen};
 
 fn links(args: &[&str]) -> Ended {
     fulmen(&[&["links"], args].concat()).end()
@@ -70,6 +70,23 @@ fn ranks_of_one_machine_share_memory() {
         assert!(row["cable"].is_null() && row["rail"].is_null() && row["fallback"].is_null(), "{row}");
         assert_eq!(row["from_host"], row["to_host"]);
     }
+}
+
+/// As far as they know, ranks 0 and 1 are on one host, and rank 2 is on another.
+#[test]
+fn ranks_of_one_host_share_memory_beside_others() {
+    let script = format!("FULMEN_HOST_ID=host$((FULMEN_RANK / 2)) exec {FULMEN} __links");
+    let ended = fulmen(&["run", "-n", "3", "--", "/bin/sh", "-c", &script]).end();
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    let rows: Vec<Value> = ended
+        .out
+        .lines()
+        .map(|line| serde_json::from_str(line.strip_prefix("[0] ").expect("rank 0 tells")).expect("a row"))
+        .collect();
+    assert_eq!(pairs(&rows), [(0, 1), (0, 2), (1, 2)]);
+    let kinds: Vec<&str> = rows.iter().map(|row| row["kind"].as_str().expect("a kind")).collect();
+    assert_eq!(kinds, ["shared-memory", "tcp-sealed", "tcp-sealed"]);
+    assert!(rows[0]["cable"].is_null() && rows[0]["fallback"].is_null() && rows[0]["rail"].is_null(), "{}", rows[0]);
 }
 
 #[test]
