@@ -6,7 +6,7 @@ use crate::StartError;
 use crate::options::Flow;
 
 /// The version of everything that ranks share: this message, control regions, frames.
-const VERSION: u16 = 6;
+const VERSION: u16 = 7;
 
 /// What a rank says about itself. The version comes first, as two bytes whose place never changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

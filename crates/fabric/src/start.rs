@@ -111,8 +111,8 @@ impl Fabric {
     ///
     /// Where options ask for windows and there is a node, ranks of one host map one another's memory. Other links run
     /// over the first device that can be used, or over those that the [cables](crate::Cables) name; their limits
-    /// are checked first. Without devices, all ranks have to be on one host. A port that is not ready yet is waited for ([`FabricOptions::port_wait`]).
-    /// Returns within the options' timeout, and up to 10 s more for the coordinator's verdict.
+    /// are checked first. Without devices, all ranks have to be on one host. A port that is not ready yet is waited for
+    /// ([`FabricOptions::port_wait`]). Returns within the options' timeout, and up to 10 s more for the coordinator's verdict.
     ///
     /// # Errors
     /// [`StartError`], which names the rank that is different or cannot be reached.

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fulmen_fabric::{Cables, FabricOptions, Means, Muster, Providers, StartError, usable};
+use fulmen_fabric::{Cables, FabricOptions, Hosts, Means, Muster, Providers, StartError, usable};
 use fulmen_reach::Node;
 use fulmen_soft::{Profile, SoftDevice};
 use fulmen_system::OpenError;
@@ -34,14 +34,14 @@ pub(crate) fn choose(muster: &Muster<'_>, fabric: &mut FabricOptions, wish: &Wis
         (Some(TCP), _) if wish.require_rdma => return Err(InitError::Contrary { what: "FULMEN_DEVICE=tcp" }),
         (Some(TCP), profile) => {
             fabric.windows = false;
-            return over_tcp(muster, wish, profile, None);
+            return over_tcp((muster, fabric), wish, profile, None);
         }
         (Some(name), _) => return over_devices(name),
         (None, Some(_)) if wish.require_rdma => return Err(InitError::Contrary { what: "FULMEN_PROFILE" }),
         (None, Some(profile)) => {
             if !hosts.are_one() || hosts.means() == Some(Means::Tcp) {
                 fabric.windows = false;
-                return over_tcp(muster, wish, Some(profile), None);
+                return over_tcp((muster, fabric), wish, Some(profile), None);
             }
             let node = Node::open()?;
             let device = SoftDevice::open(&node, profile)?;
@@ -60,15 +60,20 @@ pub(crate) fn choose(muster: &Muster<'_>, fabric: &mut FabricOptions, wish: &Wis
     match hosts.means().filter(|_| fabric.windows) {
         None if fabric.windows && !hosts.are_one() => between_hosts(muster, fabric, wish),
         None | Some(Means::Windows) => Ok(Providers { node: Some(Node::open()?), ..Providers::default() }),
-        Some(Means::Devices) => Ok(Providers { node: Some(Node::open()?), ..over_devices(machine::ANY)? }),
+        Some(Means::Devices) => Ok(Providers { node: node(hosts)?, ..over_devices(machine::ANY)? }),
         Some(Means::Tcp) if wish.require_rdma => {
             Err(InitError::Required { cause: "the ranks that run already talk over TCP".to_owned() })
         }
         Some(Means::Tcp) => {
             tracing::info!("the ranks that run already talk over TCP, and so does this one");
-            over_tcp(muster, wish, None, None)
+            over_tcp((muster, fabric), wish, None, None)
         }
     }
+}
+
+/// This process as others of its host find it, if any host has several ranks: then it is there on all.
+fn node(hosts: &Hosts) -> Result<Option<Node>, InitError> {
+    Ok(hosts.are_shared().then(Node::open).transpose()?)
 }
 
 fn over_devices(name: &str) -> Result<Providers, InitError> {
@@ -77,12 +82,12 @@ fn over_devices(name: &str) -> Result<Providers, InitError> {
 }
 
 fn over_tcp(
-    muster: &Muster<'_>,
+    (muster, fabric): (&Muster<'_>, &FabricOptions),
     wish: &Wish,
     profile: Option<Profile>,
     instead: Option<String>,
 ) -> Result<Providers, InitError> {
-    network::open(muster, &wish.network, profile, instead)
+    network::open((muster, fabric.host.is_some()), &wish.network, profile, instead)
 }
 
 /// Ranks on several hosts that start together, and were told nothing: between hosts over RDMA if every one of them has a device that works,
@@ -99,7 +104,8 @@ fn between_hosts(muster: &Muster<'_>, fabric: &FabricOptions, wish: &Wish) -> Re
     // The first of those where it should work, if there is one.
     let Some((rank, lack)) = lacking.min_by_key(|(_, lack)| !lack.expected) else {
         tracing::info!("ranks are on several hosts: they talk over RDMA devices");
-        return Ok(Providers { node: Some(Node::open()?), devices: own.unwrap_or_default(), ..Providers::default() });
+        let node = node(muster.hosts())?;
+        return Ok(Providers { node, devices: own.unwrap_or_default(), ..Providers::default() });
     };
     let why = format!("rank {rank} has no RDMA device that works: {}", lack.why);
     if wish.require_rdma {
@@ -115,7 +121,7 @@ fn between_hosts(muster: &Muster<'_>, fabric: &FabricOptions, wish: &Wish) -> Re
     } else {
         tracing::info!(cause = why, "ranks are on several hosts: they talk over TCP");
     }
-    over_tcp(muster, wish, None, is_fallback.then_some(why))
+    over_tcp((muster, fabric), wish, None, is_fallback.then_some(why))
 }
 
 /// Why a rank cannot use RDMA.

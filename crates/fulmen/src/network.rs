@@ -40,9 +40,10 @@ pub struct Network {
     pub apart: bool,
 }
 
-/// Opens devices, for peers on this host and on others: one for each address that leads to any of them.
+/// Opens devices, for peers on this host and on others: one for each address that leads to any of them. `named` says whether the program
+/// says itself on which host this is.
 pub(crate) fn open(
-    muster: &Muster<'_>,
+    (muster, named): (&Muster<'_>, bool),
     network: &Network,
     profile: Option<Profile>,
     instead: Option<String>,
@@ -53,7 +54,9 @@ pub(crate) fn open(
         return Ok(Providers::default());
     };
     let hosts = muster.hosts();
-    let first = address(network.addresses.first().copied(), own.ip(), hosts.elsewhere())?;
+    let named = named || std::env::var_os(HOST_ID).is_some_and(|id| !id.is_empty());
+    let elsewhere = hosts.elsewhere().filter(|_| !named);
+    let first = address(network.addresses.first().copied(), own.ip(), elsewhere)?;
     let node = Node::open()?;
     let name = *node.address().name();
     let host = if network.apart { name } else { node.address().host_id() };
@@ -101,12 +104,11 @@ fn device_name(addresses: &[Address], at: usize) -> Option<String> {
 }
 
 /// The address by which peers reach this host: the one that was given, or `own`, of the connection to the coordinator. `elsewhere` is a
-/// rank on another host, if there is one.
+/// rank that is really on another host, if there is one.
 fn address(given: Option<IpAddr>, own: IpAddr, elsewhere: Option<u32>) -> Result<IpAddr, InitError> {
     let address = given.unwrap_or(own).to_canonical();
-    let named = std::env::var_os(HOST_ID).is_some_and(|id| !id.is_empty());
     match elsewhere {
-        Some(rank) if is_near(address) && !named => Err(InitError::Near { address, rank }),
+        Some(rank) if is_near(address) => Err(InitError::Near { address, rank }),
         _ => Ok(address),
     }
 }

@@ -71,7 +71,7 @@ fn start(
     let start = |rank: u32| {
         let mut command = command();
         let mut process = carriers[rank as usize % carriers.len()]
-            .set(&mut command)
+            .set(rank, &mut command)
             .env("FULMEN_RANK", rank.to_string())
             .env("FULMEN_SIZE", size.to_string())
             .env("FULMEN_COORDINATOR", coordinator.to_string())

@@ -136,7 +136,7 @@ impl World {
     fn start_program(&self, rank: u32, command: &mut Command) -> Rank {
         let mut process = self
             .carrier
-            .set(command)
+            .set(rank, command)
             .env("FULMEN_RANK", rank.to_string())
             .env("FULMEN_SIZE", SIZE.to_string())
             .env("FULMEN_COORDINATOR", self.coordinator.local_addr().to_string())

@@ -51,6 +51,7 @@ pub fn threads<T: Send>(size: u32, carrier: &Carrier, body: impl Fn(Group) -> T 
                         options = options.apart();
                         options.fabric.profile = profile.map(Into::into);
                     }
+                    Carrier::Pairs => options.fabric.host = Some([rank as u8 / 2; 16]),
                 }
                 body(options.init_with(session).unwrap())
             })
@@ -115,7 +116,7 @@ pub fn processes(size: u32, carrier: &Carrier, role: &str) -> (Serving, Vec<Rank
     let start = |rank: u32| {
         let mut command = Command::new(env::current_exe().unwrap());
         carrier
-            .set(&mut command)
+            .set(rank, &mut command)
             .args(["--exact", "sync::late::a_rank", "--nocapture", "--test-threads=1"])
             .env(ROLE, role)
             .env("FULMEN_RANK", rank.to_string())

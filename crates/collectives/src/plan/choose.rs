@@ -11,6 +11,7 @@ use super::schedule::Goal;
 use super::traffic::{Job, Rounds};
 use super::{Algorithm, Inside, Links, LinksError, Mapped, Order, Passing, Placement, Shape, Sites, Ways};
 use crate::messages::{SHORT, has_passed_shares};
+use crate::windows::SLOT;
 
 /// The variable that names a link file.
 const LINKS: &str = "FULMEN_LINKS";
@@ -125,15 +126,14 @@ pub fn predict(question: &Question, links: &Links) -> Vec<Prediction> {
 /// What it takes, in microseconds, where ranks map one another's memory, on buffers; `None` if these links do not say.
 #[must_use]
 pub fn predict_mapped(question: &Question, links: &Links) -> Option<f64> {
-    const SHORT: usize = crate::windows::SLOT;
     let Question { operation, ranks, bytes, .. } = *question;
     let Mapped { call_us, cached_ns, memory_ns, short_us } = links.mapped?;
     if ranks < 2 {
         return None;
     }
-    if bytes < SHORT {
-        let longer = predict_mapped(&Question { bytes: SHORT, ..*question }, links)?;
-        return Some(short_us + (longer - short_us) * bytes as f64 / SHORT as f64);
+    if bytes < SLOT {
+        let longer = predict_mapped(&Question { bytes: SLOT, ..*question }, links)?;
+        return Some(short_us + (longer - short_us) * bytes as f64 / SLOT as f64);
     }
     let touched = match operation {
         Operation::AllReduce => 2 * ranks * bytes,
@@ -217,7 +217,7 @@ impl Wanted {
 
     /// Whether, by [`Algorithm::Hosts`], each host tells the others all that its ranks have.
     pub(crate) fn is_told(&self, placement: &Placement) -> bool {
-        self.bytes <= SHORT && placement.has_room_for(self.bytes)
+        self.bytes <= SLOT && placement.has_room_for(self.bytes)
     }
 
     fn rounds(&self, algorithm: Algorithm, sites: &Arc<Sites>) -> Rounds {

@@ -101,7 +101,7 @@ impl<'a> Ongoing<'a> {
 }
 
 /// Of so many ranks, what is known of each does not have to be allocated.
-const FEW: usize = 16;
+pub(crate) const FEW: usize = 16;
 
 type Places = SmallVec<[Option<usize>; FEW]>;
 

@@ -1,7 +1,7 @@
 //! Ranks of several hosts, of which those of one map one another's memory.
 
 use std::sync::Barrier;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fulmen_collectives::{Algorithm, CollectiveError, Group, ReduceOp};
 use fulmen_fabric::{FabricError, LinkKind};
@@ -40,7 +40,7 @@ fn sums_of_any_length_have_the_bits_of_one_rank_after_the_other() {
                 let mut random = Random::new(u64::from(rank) + 7);
                 (0..count).map(|_| random.below(1 << 40) as f32 / 1e4).collect()
             };
-            for count in [1, 10, 11, 1000, 1025, 20_000, 100_003, 1_200_001] {
+            for count in [1, 10, 11, 1000, 1025, 4096, 4097, 20_000, 100_003, 1_200_001] {
                 let mut expected = vec![0_f32; count];
                 for rank in 0..group.size() {
                     let add = |(sum, number): (&mut f32, f32)| *sum = if rank == 0 { number } else { *sum + number };
@@ -115,7 +115,6 @@ fn ranks_that_call_different_things_are_told() {
     for (one, other) in (0..8).flat_map(|one| (0..one).map(move |other| (one, other))) {
         // A rank inside its host, one beside the other host, and a whole host.
         for differ in [&[0][..], &[2], &[0, 1, 2]] {
-            let begun = Instant::now();
             run_on_hosts(Profile::Infiniband, &[3, 2], |group| {
                 let which = if differ.contains(&group.rank()) { one } else { other };
                 // Some have no more to do with those that differ: a next call tells them.
@@ -123,7 +122,6 @@ fn ranks_that_call_different_things_are_told() {
                 let told = matches!(outcome, Err(CollectiveError::Mismatch { .. } | CollectiveError::Poisoned { .. }));
                 assert!(told, "{one} at {differ:?} and {other}: rank {} has {outcome:?}", group.rank());
             });
-            assert!(begun.elapsed() < Duration::from_secs(60), "{one} at {differ:?} and {other}");
         }
     }
 }

@@ -16,17 +16,19 @@ pub enum Carrier {
     Device(String),
     /// As if each rank were on a host of its own without RDMA: by TCP, by the rules of this profile if there is one.
     Hosts(Option<&'static str>),
+    /// As if each two ranks were on a host of their own: they share memory, and reach the others by TCP.
+    Pairs,
 }
 
 impl Carrier {
-    /// Shared memory, the software device's profiles, and hosts that TCP connects; or only the machine's device that
-    /// `FULMEN_TEST_DEVICE` names.
+    /// Shared memory, the software device's profiles, and hosts of one rank and of two that TCP connects; or only the machine's device
+    /// that `FULMEN_TEST_DEVICE` names.
     pub fn all() -> Vec<Carrier> {
         if let Ok(device) = env::var("FULMEN_TEST_DEVICE") {
             return vec![Carrier::Device(device)];
         }
         let mut all = vec![Carrier::Shared, Carrier::Profile("infiniband"), Carrier::Profile("thunderbolt")];
-        all.push(Carrier::Hosts(None));
+        all.extend([Carrier::Hosts(None), Carrier::Pairs]);
         if fulmen_testbed::is_full() {
             all.push(Carrier::Hosts(Some("thunderbolt")));
         }
@@ -36,11 +38,11 @@ impl Carrier {
     /// Whether nobody can know that a rank which is lost has ended, and does not go on elsewhere.
     #[allow(dead_code, reason = "not all tests kill ranks")]
     pub fn hides_ends(&self) -> bool {
-        matches!(self, Carrier::Hosts(_))
+        matches!(self, Carrier::Hosts(_) | Carrier::Pairs)
     }
 
     /// Has a rank run over it.
-    pub fn set<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+    pub fn set<'a>(&self, rank: u32, command: &'a mut Command) -> &'a mut Command {
         for name in ["FULMEN_PROFILE", "FULMEN_DEVICE", "FULMEN_HOST_ID", "FULMEN_REQUIRE", "FULMEN_TRUSTED_RAIL"] {
             command.env_remove(name);
         }
@@ -56,6 +58,9 @@ impl Carrier {
                     .env("FULMEN_VERBS_LIBRARY", "/nonexistent/libibverbs.so.1")
                     .envs(profile.map(|profile| ("FULMEN_PROFILE", profile)))
             }
+            Carrier::Pairs => command
+                .env("FULMEN_HOST_ID", format!("{} pair {}", process::id(), rank / 2))
+                .env("FULMEN_VERBS_LIBRARY", "/nonexistent/libibverbs.so.1"),
         }
     }
 }
@@ -68,6 +73,7 @@ impl fmt::Display for Carrier {
             Carrier::Device(device) => write!(f, "the device {device}"),
             Carrier::Hosts(None) => f.write_str("TCP"),
             Carrier::Hosts(Some(profile)) => write!(f, "TCP, by the profile {profile}"),
+            Carrier::Pairs => f.write_str("shared memory of pairs, and TCP"),
         }
     }
 }

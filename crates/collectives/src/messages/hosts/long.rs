@@ -1,9 +1,10 @@
-//! Long all-reduces, reduces and broadcasts: shares go from host to host.
+//! Long all-reduces, reduces, broadcasts, all-gathers and reduce-scatters: shares go from host to host.
 //!
 //! The vector goes in pieces over the stages of the ranks of each host. Some of these (*columns*, as many on each host) have a share of each piece
 //! each: a column combines what the ranks of its host contribute with what comes from the same column of the host before, and passes that on to
 //! the next one. The last host's are the results, which come back the same way; each column puts its own on its stage, from where the others take
-//! it. What is broadcast are results from the start, of the host of the rank that gives them. Several pieces are under way at a time.
+//! it. What is broadcast are results from the start, of the host of the rank that gives them. Where each rank has a part, the pieces of these go as
+//! broadcasts or reduces of their own, those of all ranks in turn. Several pieces are under way at a time.
 
 use std::ops::Range;
 
@@ -18,7 +19,7 @@ use crate::messages::exchange::Exchange;
 use crate::messages::{DATA_TAG, FORWARD_TAG, Half, LEAD, Messages};
 use crate::plan::{Division, Goal, TALKS};
 use crate::request::{Request, reduce};
-use crate::windows::{Counter, Cut, Ongoing, Progress};
+use crate::windows::{Counter, Cut, FEW, Ongoing, Progress};
 
 /// The part of a piece of so many bytes that a column has.
 pub(crate) fn column_share(piece: usize, columns: usize, column: usize) -> Range<usize> {
@@ -110,9 +111,6 @@ enum Combined {
     Results,
 }
 
-/// Of so many ranks, what is known of each does not have to be allocated.
-const FEW: usize = 16;
-
 impl Messages {
     /// Runs a long call.
     pub(super) fn pass_through_hosts(
@@ -126,7 +124,7 @@ impl Messages {
         let call = request.call;
         let long = Long::new(self, nearby, request);
         let (part, parts) = (long.part, long.ways.len());
-        let Division { chunk: _, piece: step, depth } = placement.divide(part, long.partial.2);
+        let Division { piece: step, depth, .. } = placement.divide(part, long.partial.2);
         let (cut, count) = (Cut::of_pieces(step), (part.div_ceil(step) * parts) as u64);
         let (base, free_from) = windows.begin_pieces((&call, cut, count), ongoing, progress)?;
         let partners = placement.partners(self.rank);

@@ -2,7 +2,7 @@
 //!
 //! Such ranks have windows among themselves, and announce every call there, whichever way it goes. A call that goes by
 //! [`Algorithm::Hosts`](crate::plan::Algorithm::Hosts) uses them for its data, too: what is [short](self::short), one rank of each host tells
-//! one of each other host; of a [long](self::long) all-reduce, ranks of each host reduce a share each and pass it on to the next host, and the
+//! one of each other host; of what is [long](self::long), ranks of each host combine a share each and pass it on to the next host, and the
 //! results come back. Contributions are combined in the order of the ranks.
 //!
 //! What goes from host to host is not compared by all: ranks of a host compare their calls in the windows, and those that talk with another host do

@@ -11,10 +11,7 @@ use crate::CollectiveError;
 use crate::messages::exchange::Exchange;
 use crate::messages::{HEADER, HEADER_TAG, Half, Messages, header};
 use crate::request::Request;
-use crate::windows::{Counter, Ongoing, Progress};
-
-/// Of so many ranks, what is known of each does not have to be allocated.
-const FEW: usize = 16;
+use crate::windows::{Counter, FEW, Ongoing, Progress};
 
 impl Messages {
     /// Runs a short call.

@@ -111,8 +111,8 @@ struct Laid {
 /// What this rank made for the others, by rank and rail.
 type AllEnds = Vec<Vec<Option<Ends>>>;
 
-/// Connects all ranks over their devices, but for those that are near one another; the pool's memory is registered. Collective, two rounds. All that is left then is
-/// that everybody hears whether all succeeded; frames may be sent after that.
+/// Connects all ranks over their devices, but for those that are near one another; the pool's memory is registered. Collective,
+/// two rounds. All that is left then is that everybody hears whether all succeeded; frames may be sent after that.
 pub(crate) fn connect(
     session: &Session,
     given: &Given<'_>,
