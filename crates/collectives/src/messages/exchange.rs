@@ -133,10 +133,8 @@ impl<'a> Exchange<'a> {
                     Ok(true) => return Poll::Ready(Ok(())),
                     Err(error) => return Poll::Ready(Err(error)),
                 }
-                let nearby = self.messages.nearby.as_ref();
                 self.messages
                     .check_poison(ongoing.sequence)
-                    .and_then(|()| nearby.map_or(Ok(()), |nearby| nearby.check_calls(ongoing)))
                     .map_or_else(|error| Poll::Ready(Err(error)), |()| Poll::Pending)
             });
             match moved {

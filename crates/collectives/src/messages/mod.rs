@@ -184,11 +184,11 @@ impl Messages {
     }
 
     /// Runs one call to its end.
-    pub(crate) fn run<'a>(
+    pub(crate) fn run(
         &self,
         request: &mut Request<'_>,
-        ongoing: &mut Ongoing<'a>,
-        progress: &'a mut Progress,
+        ongoing: &mut Ongoing<'_>,
+        progress: &mut Progress,
     ) -> Result<(), CollectiveError> {
         let sequence = ongoing.sequence;
         let failed = || {
@@ -204,11 +204,11 @@ impl Messages {
         })
     }
 
-    fn attempt<'a>(
+    fn attempt(
         &self,
         request: &mut Request<'_>,
-        ongoing: &mut Ongoing<'a>,
-        progress: &'a mut Progress,
+        ongoing: &mut Ongoing<'_>,
+        progress: &mut Progress,
     ) -> Result<(), CollectiveError> {
         let algorithm = request.call.algorithm.unwrap_or(Algorithm::Whole);
         if let (Algorithm::Hosts, Some(nearby)) = (algorithm, &self.nearby) {

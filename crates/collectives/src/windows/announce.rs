@@ -24,7 +24,7 @@ pub(super) struct Agreed {
 
 /// The calls of a group so far, as this rank knows them.
 #[derive(Default)]
-pub(crate) struct History {
+pub(super) struct History {
     /// The last one that all others are known to have announced, alike.
     met: u64,
     /// Stands for all of them: another number, all but certainly, if one was another.
@@ -57,7 +57,7 @@ impl History {
 
 /// The call in an announcement.
 #[inline]
-pub(super) fn announced(line: &Line) -> [u64; 2] {
+fn announced(line: &Line) -> [u64; 2] {
     [line[layout::CALL].load(Ordering::Relaxed), line[layout::CALL + 1].load(Ordering::Relaxed)]
 }
 
@@ -157,7 +157,7 @@ impl Windows {
     /// Compares what some of the peers have announced with what this rank calls, and called before. Whether these are all.
     // Inlined, so that no words are written to be read at once.
     #[inline(always)]
-    pub(super) fn compare(
+    fn compare(
         &self,
         ongoing: &Ongoing<'_>,
         history: &History,

@@ -35,7 +35,7 @@ use crate::call::Kind;
 use crate::deadline::Deadline;
 use crate::request::Request;
 use crate::team::Team;
-pub(crate) use announce::History;
+use announce::History;
 pub(crate) use layout::{BOARD, Counter, Cut, GAP, SLOT, STAGE_LEN};
 
 /// The group's window, and the peers' pools.
@@ -55,7 +55,7 @@ pub(crate) struct Windows {
 /// What goes on from call to call.
 #[derive(Default)]
 pub(crate) struct Progress {
-    pub(crate) history: History,
+    history: History,
     /// Pieces that all have put on their stages so far, or will.
     pieces: u64,
     /// How this rank's stage was gone over when it last put something there.
@@ -74,8 +74,6 @@ pub(crate) struct Ongoing<'a> {
     begin: &'a dyn Fn() -> Running,
     running: Running,
     has_begun: bool,
-    /// The calls of the group so far, if this one goes by messages though ranks of this host have windows.
-    pub(crate) history: Option<&'a History>,
 }
 
 impl<'a> Ongoing<'a> {
@@ -85,8 +83,7 @@ impl<'a> Ongoing<'a> {
         deadline: &'a mut Deadline,
         begin: &'a dyn Fn() -> Running,
     ) -> Ongoing<'a> {
-        let running = Running::NONE;
-        Ongoing { operation, sequence, deadline, owes_ring: false, begin, running, has_begun: false, history: None }
+        Ongoing { operation, sequence, deadline, owes_ring: false, begin, running: Running::NONE, has_begun: false }
     }
 
     /// It is in the record from here on, before it waits for anything.

@@ -1,15 +1,13 @@
 //! What calls among ranks of several hosts do with the windows of those of one host.
 //!
-//! Each of them is announced here, also if it goes by messages: ranks of a host that call different things do not wait for one another.
-
-use std::sync::atomic::Ordering;
+//! Each of them is announced here, also if it goes by messages: a rank whose call uses the windows for its data finds at once that another one calls
+//! something else, and tells all.
 
 use fulmen_kernels::{Stores, copy_in_with};
 use fulmen_memory::Exposed;
 
-use super::announce::announced;
 use super::layout::{self, Counter, Cut};
-use super::{History, Ongoing, Progress, Windows};
+use super::{Ongoing, Progress, Windows};
 use crate::CollectiveError;
 use crate::call::Call;
 use crate::request::Request;
@@ -20,8 +18,9 @@ impl Windows {
         &self,
         call: &Call,
         ongoing: &mut Ongoing<'_>,
-        history: &mut History,
+        progress: &mut Progress,
     ) -> Result<(), CollectiveError> {
+        let history = &mut progress.history;
         self.make_room(ongoing, history, layout::LEAD)?;
         let words = call.encode(0);
         self.announce(words, ongoing, history);
@@ -30,21 +29,14 @@ impl Windows {
         Ok(())
     }
 
-    /// Fails if a peer has announced another call than this rank.
-    pub(crate) fn check_calls(&self, ongoing: &Ongoing<'_>, history: &History) -> Result<(), CollectiveError> {
-        let sequence = ongoing.sequence;
-        let mine = announced(self.line(self.rank, sequence));
-        let has_come = |rank: usize| self.line(rank, sequence)[0].load(Ordering::Acquire) == sequence;
-        self.compare(ongoing, history, sequence, mine, has_come).map(drop)
-    }
-
     /// Announces a short call with what this rank has for it, and waits until all of this host have done so.
     pub(crate) fn bring(
         &self,
         request: &Request<'_>,
         ongoing: &mut Ongoing<'_>,
-        history: &mut History,
+        progress: &mut Progress,
     ) -> Result<(), CollectiveError> {
+        let history = &mut progress.history;
         self.make_room(ongoing, history, layout::SLOT_LEAD)?;
         let slot = layout::slot(ongoing.sequence, request.longest());
         copy_in_with(request.contribution(), self.window.local(), slot, Stores::Cached);
@@ -68,8 +60,8 @@ impl Windows {
         ongoing.owes_ring = false;
     }
 
-    /// Announces a long call, whose pieces go over the stages in this way. Returns the number of its first piece, and before which piece none of
-    /// it may be put, since another cut lay there.
+    /// Announces a long call, whose pieces go over the stages in this way. Returns the number of its first piece, and how many pieces all must
+    /// have taken before any of it is put: those of another cut lie across its places.
     pub(crate) fn begin_pieces(
         &self,
         (call, cut, pieces): (&Call, Cut, u64),
@@ -92,9 +84,9 @@ impl Windows {
         &self,
         call: &Call,
         ongoing: &mut Ongoing<'_>,
-        history: &mut History,
+        progress: &mut Progress,
     ) -> Result<(), CollectiveError> {
-        self.agree(call, ongoing, history, |_| true)?;
+        self.agree(call, ongoing, &mut progress.history, |_| true)?;
         self.set_about(ongoing);
         Ok(())
     }

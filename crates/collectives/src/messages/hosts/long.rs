@@ -156,7 +156,7 @@ impl Messages {
             }
             if turn == 0 {
                 // Others come to this call while its first piece is put.
-                nearby.told(windows.begun_pieces(&call, ongoing, &mut progress.history))?;
+                nearby.told(windows.begun_pieces(&call, ongoing, progress))?;
             }
             if let Some(combined) = turn.checked_sub(1).filter(is_one).map(piece) {
                 if let Some(greeted) = greeted.take() {

@@ -47,14 +47,6 @@ impl Nearby {
         })
     }
 
-    /// Fails if a rank of this host has announced another call than this one, which goes by messages.
-    pub(super) fn check_calls(&self, ongoing: &Ongoing<'_>) -> Result<(), CollectiveError> {
-        match ongoing.history {
-            Some(history) => self.told(self.windows.check_calls(ongoing, history)),
-            None => Ok(()),
-        }
-    }
-
     /// Marks this rank's part of the windows.
     pub(super) fn poison(&self, sequence: u64, why: &str) {
         self.windows.poison(sequence, why);
@@ -63,17 +55,16 @@ impl Nearby {
 
 impl Messages {
     /// Begins a call that goes by messages alone.
-    pub(super) fn note<'a>(
+    pub(super) fn note(
         &self,
         request: &Request<'_>,
-        ongoing: &mut Ongoing<'a>,
-        progress: &'a mut Progress,
+        ongoing: &mut Ongoing<'_>,
+        progress: &mut Progress,
     ) -> Result<(), CollectiveError> {
-        if let Some(nearby) = &self.nearby {
-            nearby.told(nearby.windows.note(&request.call, ongoing, &mut progress.history))?;
-            ongoing.history = Some(&progress.history);
+        match &self.nearby {
+            Some(nearby) => nearby.told(nearby.windows.note(&request.call, ongoing, progress)),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Runs a call by way of the hosts.

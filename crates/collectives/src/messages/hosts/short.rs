@@ -24,7 +24,7 @@ impl Messages {
     ) -> Result<(), CollectiveError> {
         let Nearby { windows, placement, host } = nearby;
         let sequence = ongoing.sequence;
-        nearby.told(windows.bring(request, ongoing, &mut progress.history))?;
+        nearby.told(windows.bring(request, ongoing, progress))?;
         windows.settle(ongoing);
         if placement.told_by(self.rank).next().is_some() {
             self.tell(nearby, request, ongoing)?;
