@@ -146,12 +146,6 @@ impl Hosts {
         self.ids.len() == 1 || self.ids.iter().all(|id| id.is_some() && *id == self.ids[0])
     }
 
-    /// Whether any host has several ranks; the same answer on each of them.
-    #[must_use]
-    pub fn are_shared(&self) -> bool {
-        Near::by(self).exist()
-    }
-
     /// How many ranks are on this host, with this one.
     #[must_use]
     pub fn here(&self) -> u32 {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fulmen_fabric::{Cables, FabricOptions, Hosts, Means, Muster, Providers, StartError, usable};
+use fulmen_fabric::{Cables, FabricOptions, Means, Muster, Providers, StartError, usable};
 use fulmen_reach::Node;
 use fulmen_soft::{Profile, SoftDevice};
 use fulmen_system::OpenError;
@@ -60,7 +60,7 @@ pub(crate) fn choose(muster: &Muster<'_>, fabric: &mut FabricOptions, wish: &Wis
     match hosts.means().filter(|_| fabric.windows) {
         None if fabric.windows && !hosts.are_one() => between_hosts(muster, fabric, wish),
         None | Some(Means::Windows) => Ok(Providers { node: Some(Node::open()?), ..Providers::default() }),
-        Some(Means::Devices) => Ok(Providers { node: node(hosts)?, ..over_devices(machine::ANY)? }),
+        Some(Means::Devices) => Ok(Providers { node: Some(Node::open()?), ..over_devices(machine::ANY)? }),
         Some(Means::Tcp) if wish.require_rdma => {
             Err(InitError::Required { cause: "the ranks that run already talk over TCP".to_owned() })
         }
@@ -69,11 +69,6 @@ pub(crate) fn choose(muster: &Muster<'_>, fabric: &mut FabricOptions, wish: &Wis
             over_tcp((muster, fabric), wish, None, None)
         }
     }
-}
-
-/// This process as others of its host find it, if any host has several ranks: then it is there on all.
-fn node(hosts: &Hosts) -> Result<Option<Node>, InitError> {
-    Ok(hosts.are_shared().then(Node::open).transpose()?)
 }
 
 fn over_devices(name: &str) -> Result<Providers, InitError> {
@@ -104,8 +99,8 @@ fn between_hosts(muster: &Muster<'_>, fabric: &FabricOptions, wish: &Wish) -> Re
     // The first of those where it should work, if there is one.
     let Some((rank, lack)) = lacking.min_by_key(|(_, lack)| !lack.expected) else {
         tracing::info!("ranks are on several hosts: they talk over RDMA devices");
-        let node = node(muster.hosts())?;
-        return Ok(Providers { node, devices: own.unwrap_or_default(), ..Providers::default() });
+        // Also where each host has one rank: a later generation may have more on one.
+        return Ok(Providers { node: Some(Node::open()?), devices: own.unwrap_or_default(), ..Providers::default() });
     };
     let why = format!("rank {rank} has no RDMA device that works: {}", lack.why);
     if wish.require_rdma {
