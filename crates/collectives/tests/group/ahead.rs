@@ -8,7 +8,7 @@ use fulmen_collectives::{CollectiveError, Group};
 use fulmen_fabric::{Fabric, FabricError};
 use fulmen_kernels::ReduceOp;
 
-use crate::world::{run, run_busy, run_group};
+use crate::world::{Comes, run, run_busy, run_group};
 
 /// Elements: as many as are in an announcement, in a slot, and on a stage.
 const COUNTS: [usize; 3] = [7, 300, 20_000];
@@ -21,15 +21,6 @@ const AHEAD: usize = 3;
 
 /// Long enough, and short enough for a rank that waits in vain to be told of.
 const DEADLINE: Duration = Duration::from_secs(10);
-
-/// Comes to the barrier when it is dropped, also by a rank that fails: the others are not to wait for ever.
-struct Comes<'a>(&'a Barrier);
-
-impl Drop for Comes<'_> {
-    fn drop(&mut self) {
-        self.0.wait();
-    }
-}
 
 fn element(rank: usize, turn: usize, at: usize) -> u32 {
     (at as u32).wrapping_mul(0x85eb_ca6b).wrapping_add((rank * 523 + turn * 77) as u32)

@@ -1,7 +1,7 @@
 //! Groups of ranks that are threads of this process.
 
 use std::net::Ipv4Addr;
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 
 use fulmen_collectives::Group;
 use fulmen_fabric::{Cables, Fabric, FabricOptions, PollPolicy, Providers, Tcp};
@@ -93,6 +93,15 @@ pub fn start_on_hosts<T: Send>(profile: Profile, hosts: &[u32], body: impl Fn(Fa
         Providers { node: Some(node), devices, ..Providers::default() }
     };
     start_each(places.len() as u32, options, providers, body)
+}
+
+/// Comes to the barrier when it is dropped, also by a rank that fails: the others are not to wait for ever.
+pub struct Comes<'a>(pub &'a Barrier);
+
+impl Drop for Comes<'_> {
+    fn drop(&mut self) {
+        self.0.wait();
+    }
 }
 
 /// How many times a random test goes round.
