@@ -2,23 +2,30 @@
 #![no_main]
 
 use fulmen_fuzz::{Guarded, Input, with_memory};
-use fulmen_reach::ring::{Consumer, Layout, Producer, RingError};
+use fulmen_reach::ring::{Cells, Consumer, Layout, Producer, RingError};
 use libfuzzer_sys::fuzz_target;
 
-const LAYOUT: Layout = Layout::new(1024).with_cell(300).with_gap(100);
+/// Two cells each.
+const LAYOUT: Layout = Layout::new(1024).with_cells(10_000, 2 * (10_048 + 1024));
+
+/// Bytes of the longest frame: a line's and a cell's.
+const LONGEST: usize = 56 + 10_048;
 
 fuzz_target!(|data: &[u8]| {
-    with_memory!(&[LAYOUT.size(), LAYOUT.size(), LAYOUT.max_frame()], |memory| run(data, memory))
+    let cells = LAYOUT.cells_size();
+    with_memory!(&[LAYOUT.size(), LAYOUT.size(), cells, cells, LONGEST], |memory| run(data, memory))
 });
 
 fn run(data: &[u8], memory: &Guarded) {
-    let layout = LAYOUT;
     let (incoming, outgoing) = (memory.piece(0), memory.piece(1));
-    let (Ok(mut consumer), Ok(mut producer)) =
-        (Consumer::new(incoming.clone(), LAYOUT), Producer::new(outgoing.clone(), LAYOUT))
-    else {
+    let both = [memory.piece(2), memory.piece(3)];
+    let (Ok(mut consumer), Ok(mut producer)) = (
+        Consumer::with_cells(incoming.clone(), both.clone(), LAYOUT),
+        Producer::with_cells(outgoing.clone(), both, LAYOUT),
+    ) else {
         panic!("two rings in zeroed memory")
     };
+    let mut cells = Cells::new(LAYOUT, false);
     let mut input = Input::new(data);
     let (mut reads, mut writes) = (true, true);
     while let Some(action) = input.byte() {
@@ -30,27 +37,36 @@ fn run(data: &[u8], memory: &Guarded) {
                 let bytes = input.bytes(usize::from(action >> 2));
                 ring.write(at, &bytes[..bytes.len().min(ring.len() - at)]);
             }
-            2 if reads => match consumer.peek() {
+            2 if reads => match consumer.peek_open() {
+                Ok(Some(frame)) if frame.is_aside() => reads = cells.take_back(frame).is_ok(),
                 Ok(Some(frame)) => {
-                    assert!(frame.len() <= layout.max_frame());
+                    assert!(frame.len() <= LONGEST && frame.come(0) <= frame.len());
                     assert_eq!(frame.to_vec().len(), frame.len());
-                    frame.copy_to(0, &memory.piece(2), 0, frame.len());
-                    frame.release();
+                    frame.copy_to(0, &memory.piece(4), 0, frame.len());
+                    reads = cells.release(frame).is_ok();
                 }
                 Ok(None) => {}
                 Err(_) => reads = false,
             },
+            3 if writes && cells.has_too_many() => writes = cells.give_back(&mut producer).is_ok(),
             3 if writes => {
-                let len = usize::from(action >> 2) * 9;
-                let room = if len % 4 == 0 { producer.reserve_cell(len) } else { producer.reserve(len) };
+                let (len, header) = (usize::from(action >> 2) * 160, usize::from(action >> 2) % 57);
+                let spot = if len % 320 == 0 { cells.next(len) } else { None };
+                let room = match spot {
+                    Some(spot) => producer.reserve_in(spot, header + len, header),
+                    None => producer.reserve(len / 16),
+                };
                 match room {
                     Ok(Some(mut room)) => {
-                        room.write(&vec![action; len]);
-                        assert_eq!(room.left(), 0);
-                        if len % 2 == 1 {
-                            room.leave_gap();
+                        if spot.is_some() {
+                            room.write(&vec![action; header]);
+                            room.open();
                         }
+                        room.write(&vec![action; room.left()]);
                         room.publish();
+                        if let Some(spot) = spot {
+                            cells.gone(spot, len);
+                        }
                     }
                     Ok(None) => {}
                     Err(error) => writes = matches!(error, RingError::TooLong { .. }),

@@ -5,13 +5,10 @@
 //! longer frame goes on through the slots that follow, whose head words it overwrites, so that its payload is at most
 //! two runs of bytes (the ring's end lies between them).
 //!
-//! Beside its slots, a ring may have a *cell* for the bytes of one frame beyond the first [`INLINE`], which then takes one
-//! slot as well. What is written again and again at one place lies in the caches of both sides, whereas the slots of a
-//! long frame were used so long ago that neither has them: whoever knows that the cell is free, because the consumer
-//! answered, puts a frame there.
-//!
-//! The producer may leave a *gap* behind a frame, of slots that stay as they are. Processors fetch ahead beyond what is read: without a gap,
-//! the lines that the producer writes next, which it then has to get back.
+//! Two rings, one in each direction, may share [*cells*](Cells) for the bytes of longer frames, each of which then takes one slot of its ring.
+//! A cell goes with the frame: whoever has read it may write it next. What a processor has just read is in its caches, so that an answer
+//! in the same lines is written at once, whereas lines of one's own that the other side has read have to be got back from it. A frame in a cell
+//! may be shown while it [is still written](Reservation::open), so that its reader follows its writer.
 //!
 //! Every shared word has one writer: heads and payload belong to the producer; the `read` position, in a cache line of
 //! its own, belongs to the consumer, and the producer reads it only when the ring seems full. Zeroed memory is an empty
@@ -21,6 +18,7 @@
 //! The ring never blocks. Who wants to park puts a [`Doorbell`](crate::Doorbell) beside it.
 
 mod algorithm;
+mod cells;
 mod consumer;
 mod mapped;
 mod producer;
@@ -30,6 +28,7 @@ mod model;
 #[cfg(test)]
 mod tests;
 
+pub use cells::{Cells, Spot};
 pub use consumer::{Consumer, Frame};
 pub use producer::{Producer, Reservation};
 
@@ -59,7 +58,7 @@ pub enum RingError {
         /// [`Layout::size`].
         size: usize,
     },
-    /// The frame is longer than half of the ring, or than its cell.
+    /// The frame is longer than half of the ring, or than a cell.
     #[error("a frame of {len} bytes is longer than the {max} bytes that fit there: send it in parts")]
     TooLong {
         /// Bytes of the frame.
@@ -79,10 +78,24 @@ pub enum RingError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     slots: usize,
+    /// Cells that either side has at first.
+    cells: usize,
+    /// Bytes of a cell.
     cell: usize,
-    /// In slots.
-    gap: usize,
 }
+
+/// Bytes between a cell and the next one: processors fetch ahead beyond what is read, and the other side may write there.
+const BETWEEN_CELLS: usize = 1 << 10;
+
+/// The most cells that either side may have at first, and the most bytes of one.
+const MOST_CELLS: usize = 1 << 6;
+const LONGEST_CELL: usize = 256 << 10;
+
+/// Where in a slot its writer says how much of the frame has come, if it shows it before all has.
+const COME_AT: usize = LINE - size_of::<u64>();
+
+/// Bytes of a frame that is shown while it is written, from one word about it to the next.
+const STEP: usize = 8 << 10;
 
 impl Layout {
     /// A ring of at least `capacity` bytes of slots, rounded up to a power of two (at least 256 bytes).
@@ -93,33 +106,42 @@ impl Layout {
     pub const fn new(capacity: usize) -> Layout {
         assert!(capacity <= 1 << 31, "a ring has at most 2 GiB");
         let slots = capacity.div_ceil(LINE).next_power_of_two();
-        Layout { slots: if slots < 4 { 4 } else { slots }, cell: 0, gap: 0 }
+        Layout { slots: if slots < 4 { 4 } else { slots }, cells: 0, cell: 0 }
     }
 
-    /// The same with a cell that takes a frame of up to `frame` bytes.
+    /// The same with cells for up to `bytes` bytes: as many as `room` bytes take, and 64 at most, are either side's at first.
     ///
     /// # Panics
-    /// If it exceeds what the ring's slots take.
+    /// If they have more than 256 KiB each.
     #[must_use]
-    pub const fn with_cell(self, frame: usize) -> Layout {
-        assert!(frame <= self.max_frame(), "a ring's cell takes no longer frames than its slots");
-        Layout { cell: frame.saturating_sub(INLINE).next_multiple_of(LINE), ..self }
+    pub const fn with_cells(self, bytes: usize, room: usize) -> Layout {
+        assert!(bytes <= LONGEST_CELL, "cells have at most 256 KiB");
+        let layout = Layout { cells: 0, cell: bytes.next_multiple_of(LINE), ..self };
+        let cells = room / layout.stride();
+        Layout { cells: if cells < MOST_CELLS { cells } else { MOST_CELLS }, ..layout }
     }
 
-    /// The same with gaps of so many bytes, rounded up to whole slots.
-    ///
-    /// # Panics
-    /// If they exceed half of the slots.
+    /// How many cells either side has at first.
     #[must_use]
-    pub const fn with_gap(self, bytes: usize) -> Layout {
-        assert!(bytes <= self.capacity() / 2, "a ring has room for a frame beside a gap");
-        Layout { gap: bytes.div_ceil(LINE), ..self }
+    pub const fn cells(self) -> usize {
+        self.cells
     }
 
-    /// Bytes of shared memory that the ring takes.
+    /// Bytes of shared memory that the ring takes, without cells.
     #[must_use]
     pub const fn size(self) -> usize {
-        SLOTS_AT + self.capacity() + self.cell
+        SLOTS_AT + self.capacity()
+    }
+
+    /// Bytes of the cells that either side has at first.
+    #[must_use]
+    pub const fn cells_size(self) -> usize {
+        self.cells * self.stride()
+    }
+
+    /// Bytes from a cell to the next one.
+    const fn stride(self) -> usize {
+        self.cell + BETWEEN_CELLS
     }
 
     /// Bytes of all slots.

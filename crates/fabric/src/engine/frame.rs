@@ -214,7 +214,13 @@ pub trait Incoming {
     /// Copies bytes out, from offset `at`. The range lies inside.
     fn read(&self, at: usize, into: &mut [u8]);
 
-    /// The same past the caches of what is read into, where the way can: nobody reads it soon.
+    /// How many of them have come: more than `before`, unless whoever writes them keeps this one waiting.
+    fn come(&self, before: usize) -> usize {
+        let _ = before;
+        self.len()
+    }
+
+    /// Copies bytes out past the caches of what is read into, where the way can: nobody reads it soon.
     fn read_past(&self, at: usize, into: &mut [u8]) {
         self.read(at, into);
     }
@@ -246,6 +252,11 @@ impl Incoming for fulmen_reach::ring::Frame<'_> {
     #[inline]
     fn read(&self, at: usize, into: &mut [u8]) {
         self.read(at, into);
+    }
+
+    #[inline]
+    fn come(&self, before: usize) -> usize {
+        self.come(before)
     }
 
     fn read_past(&self, at: usize, into: &mut [u8]) {

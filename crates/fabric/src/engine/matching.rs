@@ -111,11 +111,22 @@ impl Link {
         if prefix.kind != Kind::Eager as u8 || prefix.word.get() != tag || len > into.len() {
             return Ok(None);
         }
-        self.admit(&prefix, frame.len())?;
-        match into {
-            Landing::Bytes(bytes) => frame.read(PREFIX, &mut bytes[..len]),
-            Landing::Memory(memory) => land(frame, PREFIX, memory, 0),
+        let mut come = PREFIX;
+        while come < frame.len() {
+            let end = frame.come(come);
+            if end == come {
+                // It stays until all of it has come.
+                return Ok(None);
+            }
+            let at = come - PREFIX;
+            match into {
+                Landing::Bytes(bytes) => frame.read(come, &mut bytes[at..at + (end - come)]),
+                Landing::Memory(memory) if end - come == len => land(frame, PREFIX, memory, 0),
+                Landing::Memory(memory) => frame.copy_to(come, memory, at, end - come),
+            }
+            come = end;
         }
+        self.admit(&prefix, frame.len())?;
         self.owed += 1;
         Ok(Some(len))
     }

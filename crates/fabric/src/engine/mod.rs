@@ -138,8 +138,10 @@ pub struct Config {
 pub struct Long {
     /// They have more bytes than that.
     pub beyond: u64,
-    /// Bytes of the longest frame with one of them or a fragment: no less than [`Config::frame`].
+    /// Bytes of the longest frame with a fragment of one: no less than [`Config::frame`].
     pub frame: usize,
+    /// Bytes of the longest frame with all of one: no less than that.
+    pub whole: usize,
 }
 
 /// Bugs for tests that show that a simulator finds such.
@@ -159,12 +161,12 @@ impl Config {
     #[must_use]
     pub fn goes_whole(&self, len: u64) -> bool {
         let long = self.long.filter(|long| len > long.beyond);
-        len <= (long.map_or(self.frame, |long| long.frame) - PREFIX) as u64
+        len <= (long.map_or(self.frame, |long| long.whole) - PREFIX) as u64
     }
 
     /// Bytes of the longest frame of any kind.
     fn longest(&self) -> usize {
-        self.long.map_or(self.frame, |long| long.frame)
+        self.long.map_or(self.frame, |long| long.whole)
     }
 
     /// Bytes of the next fragment of what comes from there, after so many. [`Source::Bytes`] go as if they were short.
@@ -204,7 +206,8 @@ impl Config {
 
     fn check(&self) {
         assert!(self.frame >= 128, "a frame has at least 128 bytes");
-        assert!(self.longest() >= self.frame, "a long frame is no shorter than others");
+        let ordered = |long: Long| self.frame <= long.frame && long.frame <= long.whole;
+        assert!(self.long.is_none_or(ordered), "a long frame is no shorter than others");
         assert!((2 * RESERVE..=1024).contains(&self.credits), "a link has 16 to 1024 credits");
     }
 }

@@ -2,7 +2,10 @@ use fulmen_memory::Exposed;
 
 use super::algorithm::{Place, Reader};
 use super::mapped::Mapped;
-use super::{Layout, RingError};
+use super::{Layout, RingError, Spot};
+
+/// How often a reader looks whether more has come of a frame: longer than any write of some KiB takes.
+const LOOKS: u32 = 1024;
 
 /// The side of a ring that reads frames. There is one for a ring, and it is made while the ring's memory is zeroed or
 /// holds nothing but the first frames of its producer.
@@ -12,21 +15,40 @@ pub struct Consumer {
 }
 
 impl Consumer {
-    /// Attaches to a ring of [`Layout::size`] bytes.
+    /// Attaches to a ring of [`Layout::size`] bytes, without its cells.
     ///
     /// # Errors
     /// [`RingError::Misfit`] if the memory has another size, does not start at a multiple of 64, or cannot be written.
     pub fn new(memory: Exposed, layout: Layout) -> Result<Consumer, RingError> {
+        let layout = Layout { cells: 0, ..layout };
         Ok(Consumer { reader: Reader::new(Mapped::new(memory, layout)?, layout) })
+    }
+
+    /// The same with cells, in the same order as for the [producer](super::Producer::with_cells).
+    ///
+    /// # Errors
+    /// As [`Consumer::new`].
+    pub fn with_cells(memory: Exposed, cells: [Exposed; 2], layout: Layout) -> Result<Consumer, RingError> {
+        Ok(Consumer { reader: Reader::new(Mapped::with_cells(memory, cells, layout)?, layout) })
     }
 
     /// The next frame, if there is one. It stays in the ring until [`Frame::release`].
     ///
     /// # Errors
     /// [`RingError::Corrupt`] if the producer announced an impossible frame.
-    #[inline]
+    #[inline(always)]
     pub fn peek(&mut self) -> Result<Option<Frame<'_>>, RingError> {
-        let found = self.reader.peek()?;
+        let found = self.reader.peek(false)?;
+        Ok(found.map(|(len, place)| Frame { reader: &mut self.reader, place, len }))
+    }
+
+    /// The same, also while it is [still written](super::Reservation::open): then only what [has come](Frame::come) of it is to be read.
+    ///
+    /// # Errors
+    /// As [`Consumer::peek`].
+    #[inline(always)]
+    pub fn peek_open(&mut self) -> Result<Option<Frame<'_>>, RingError> {
+        let found = self.reader.peek(true)?;
         Ok(found.map(|(len, place)| Frame { reader: &mut self.reader, place, len }))
     }
 
@@ -34,7 +56,7 @@ impl Consumer {
     ///
     /// # Errors
     /// As [`Consumer::peek`].
-    #[inline]
+    #[inline(always)]
     pub fn try_pop<R>(&mut self, take: impl FnOnce(&Frame<'_>) -> R) -> Result<Option<R>, RingError> {
         let Some(frame) = self.peek()? else { return Ok(None) };
         let result = take(&frame);
@@ -54,7 +76,7 @@ pub struct Frame<'a> {
 
 impl Frame<'_> {
     /// Its bytes.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
@@ -66,11 +88,37 @@ impl Frame<'_> {
         self.len == 0
     }
 
+    /// Whether it is for this end itself and no frame of the caller's: [`Cells::take_back`](super::Cells::take_back) takes it.
+    #[inline(always)]
+    #[must_use]
+    pub fn is_aside(&self) -> bool {
+        self.place.aside
+    }
+
+    /// Where it lies, if in a cell.
+    pub(super) fn spot(&self) -> Option<Spot> {
+        self.place.spot
+    }
+
+    /// How many of its bytes have come, if that is more than `before`; waits some microseconds for that if its writer is still at it.
+    #[inline(always)]
+    #[must_use]
+    pub fn come(&self, before: usize) -> usize {
+        for _ in 0..LOOKS {
+            let come = self.reader.has_come(self.place, self.len);
+            if come > before {
+                return come;
+            }
+            std::hint::spin_loop();
+        }
+        before
+    }
+
     /// Copies bytes out, from offset `at` of the frame.
     ///
     /// # Panics
     /// If they do not lie inside.
-    #[inline]
+    #[inline(always)]
     pub fn read(&self, at: usize, into: &mut [u8]) {
         self.check(at, into.len());
         self.reader.read(self.place, at, into);
@@ -111,8 +159,8 @@ impl Frame<'_> {
         bytes
     }
 
-    /// Frees its room in the ring for the producer.
-    #[inline]
+    /// Frees its room in the ring for the producer. Of a ring with cells, [`Cells::release`](super::Cells::release) does that.
+    #[inline(always)]
     pub fn release(self) {
         self.reader.advance(self.place);
     }

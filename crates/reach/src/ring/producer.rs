@@ -2,7 +2,7 @@ use fulmen_memory::Exposed;
 
 use super::algorithm::{Place, Writer};
 use super::mapped::Mapped;
-use super::{Layout, RingError};
+use super::{COME_AT, HEAD, Layout, RingError, STEP, Spot};
 
 /// The side of a ring that writes frames. There is one for a ring, and it is made while the ring's memory is zeroed.
 #[derive(Debug)]
@@ -11,12 +11,21 @@ pub struct Producer {
 }
 
 impl Producer {
-    /// Attaches to a ring of [`Layout::size`] zeroed bytes.
+    /// Attaches to a ring of [`Layout::size`] zeroed bytes, without its cells.
     ///
     /// # Errors
     /// [`RingError::Misfit`] if the memory has another size, does not start at a multiple of 64, or cannot be written.
     pub fn new(memory: Exposed, layout: Layout) -> Result<Producer, RingError> {
+        let layout = Layout { cells: 0, ..layout };
         Ok(Producer { writer: Writer::new(Mapped::new(memory, layout)?, layout) })
+    }
+
+    /// The same with cells, [`Layout::cells_size`] bytes for those that either side has at first.
+    ///
+    /// # Errors
+    /// As [`Producer::new`].
+    pub fn with_cells(memory: Exposed, cells: [Exposed; 2], layout: Layout) -> Result<Producer, RingError> {
+        Ok(Producer { writer: Writer::new(Mapped::with_cells(memory, cells, layout)?, layout) })
     }
 
     /// Bytes of the longest frame.
@@ -25,27 +34,30 @@ impl Producer {
         self.writer.max_frame()
     }
 
-    /// How many bytes of the memory before the cell, from its start on, have ever been used once another frame of `len` bytes is written.
-    #[inline]
-    #[must_use]
-    pub fn extent(&self, len: usize) -> usize {
-        self.writer.extent(len)
-    }
-
     /// Writes one frame made of several pieces, one after the other; false if there is no room for it now.
     ///
     /// # Errors
     /// [`RingError::TooLong`], and [`RingError::Corrupt`] if the consumer's position is impossible.
-    #[inline]
+    #[inline(always)]
     pub fn try_push(&mut self, pieces: &[&[u8]]) -> Result<bool, RingError> {
+        self.push(pieces, false)
+    }
+
+    /// The same with a frame [for the other end itself](crate::ring::Frame::is_aside).
+    pub(super) fn try_push_aside(&mut self, bytes: &[u8]) -> Result<bool, RingError> {
+        self.push(&[bytes], true)
+    }
+
+    #[inline(always)]
+    fn push(&mut self, pieces: &[&[u8]], aside: bool) -> Result<bool, RingError> {
         let len = pieces.iter().map(|piece| piece.len()).sum();
-        let Some(place) = self.writer.reserve(len)? else { return Ok(false) };
+        let Some(place) = self.writer.reserve(len, aside)? else { return Ok(false) };
         let mut offset = 0;
         for piece in pieces {
             self.writer.write(place, offset, piece, false);
             offset += piece.len();
         }
-        self.writer.publish(place, len, false);
+        self.writer.publish(place, len);
         Ok(true)
     }
 
@@ -56,20 +68,22 @@ impl Producer {
     /// As [`Producer::try_push`].
     #[inline(always)]
     pub fn reserve(&mut self, len: usize) -> Result<Option<Reservation<'_>>, RingError> {
-        let place = self.writer.reserve(len)?;
-        Ok(place.map(|place| Reservation { writer: &mut self.writer, place, len, filled: 0, past: false, gap: false }))
+        let place = self.writer.reserve(len, false)?;
+        Ok(place.map(|place| Reservation { writer: &mut self.writer, place, len, filled: 0, past: false, open: false }))
     }
 
-    /// Makes room in the ring's cell instead, if its slots have room for what announces the frame. No frame that lies
-    /// there may be unread: the consumer has said, in whatever way, that it has released all of them. Otherwise it
-    /// reads this frame's bytes in place of the other's.
+    /// Makes room in a cell instead, for all but the first `inline` bytes, if the ring has a slot for these. It has to be
+    /// [this end's](super::Cells::next), and is the other's once the frame is [published](super::Cells::gone).
     ///
     /// # Errors
     /// As [`Producer::try_push`].
+    ///
+    /// # Panics
+    /// If there is no such cell, or more than [`INLINE`](super::INLINE) bytes are to be in the slot.
     #[inline(always)]
-    pub fn reserve_cell(&mut self, len: usize) -> Result<Option<Reservation<'_>>, RingError> {
-        let place = self.writer.reserve_cell(len)?;
-        Ok(place.map(|place| Reservation { writer: &mut self.writer, place, len, filled: 0, past: false, gap: false }))
+    pub fn reserve_in(&mut self, spot: Spot, len: usize, inline: usize) -> Result<Option<Reservation<'_>>, RingError> {
+        let place = self.writer.reserve_in(spot, len, inline)?;
+        Ok(place.map(|place| Reservation { writer: &mut self.writer, place, len, filled: 0, past: false, open: false }))
     }
 }
 
@@ -81,7 +95,7 @@ pub struct Reservation<'a> {
     len: usize,
     filled: usize,
     past: bool,
-    gap: bool,
+    open: bool,
 }
 
 impl Reservation<'_> {
@@ -98,22 +112,43 @@ impl Reservation<'_> {
         self.past = past;
     }
 
-    /// Leaves a [gap](super) behind the frame, if the ring has room for it: faster where the consumer's processor is near, and reads the frame
-    /// before the next one is written.
+    /// Shows the frame to the consumer now, which then reads what follows as it [comes](super::Frame::come), if that pays: if it lies in a
+    /// cell and is long, and what was written so far is what lies in its slot, and leaves room for a word.
     #[inline(always)]
-    pub fn leave_gap(&mut self) {
-        self.gap = true;
+    pub fn open(&mut self) {
+        let header = self.place.header();
+        if header == Some(self.filled) && self.filled <= COME_AT - HEAD && self.left() > STEP {
+            self.writer.open(self.place, self.len);
+            self.open = true;
+        }
     }
 
     /// Appends bytes.
     ///
     /// # Panics
     /// If they are more than are left.
-    #[inline]
+    #[inline(always)]
     pub fn write(&mut self, from: &[u8]) {
         assert!(from.len() <= self.left(), "{} bytes do not fit in the {} left of a frame", from.len(), self.left());
-        self.writer.write(self.place, self.filled, from, self.past);
-        self.filled += from.len();
+        for from in from.chunks(self.step()) {
+            self.writer.write(self.place, self.filled, from, self.past);
+            self.note(from.len());
+        }
+    }
+
+    /// Bytes that are written at once.
+    #[inline(always)]
+    fn step(&self) -> usize {
+        if self.open { STEP } else { usize::MAX }
+    }
+
+    /// So many more were written.
+    #[inline(always)]
+    fn note(&mut self, len: usize) {
+        self.filled += len;
+        if self.open {
+            self.writer.has_come(self.place, self.filled);
+        }
     }
 
     /// Appends all bytes of exposed memory, with one copy.
@@ -121,26 +156,31 @@ impl Reservation<'_> {
     /// # Panics
     /// If they are more than are left.
     pub fn copy_from(&mut self, from: &Exposed) {
-        let len = from.len();
-        assert!(len <= self.left(), "{len} bytes do not fit in the {} left of a frame", self.left());
-        let (at, first) = self.place.run(self.filled, len);
-        for (from_at, at, len) in [(0, at, first), (first, self.place.rest, len - first)] {
-            let (memory, at) = self.writer.words.bytes(at);
-            match self.past {
-                true => from.copy_past_to(from_at, memory, at, len),
-                false => from.copy_to(from_at, memory, at, len),
+        let all = from.len();
+        assert!(all <= self.left(), "{all} bytes do not fit in the {} left of a frame", self.left());
+        for begin in (0..all).step_by(self.step()) {
+            let len = self.step().min(all - begin);
+            let (at, first) = self.place.run(self.filled, len);
+            for (from_at, at, len) in [(begin, at, first), (begin + first, self.place.rest, len - first)] {
+                let (memory, at) = self.writer.words.bytes(at);
+                match self.past {
+                    true => from.copy_past_to(from_at, memory, at, len),
+                    false => from.copy_to(from_at, memory, at, len),
+                }
             }
+            self.note(len);
         }
-        self.filled += len;
     }
 
     /// Shows the frame to the consumer.
     ///
     /// # Panics
     /// If it is not filled: what lay in the ring before would go out with it.
-    #[inline]
+    #[inline(always)]
     pub fn publish(self) {
         assert!(self.left() == 0, "a frame is published with {} bytes unwritten", self.left());
-        self.writer.publish(self.place, self.len, self.gap);
+        if !self.open {
+            self.writer.publish(self.place, self.len);
+        }
     }
 }

@@ -6,30 +6,15 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn ring(capacity: usize) -> (Producer, Consumer, Exposed) {
-    ring_of(Layout::new(capacity))
-}
+/// Where a head has its lap, and how many are told apart.
+const LAP_AT: u32 = 52;
+const LAPS: u64 = 16;
 
-fn ring_of(layout: Layout) -> (Producer, Consumer, Exposed) {
+fn ring(capacity: usize) -> (Producer, Consumer, Exposed) {
+    let layout = Layout::new(capacity);
     let memory = Region::alloc(layout.size()).unwrap().expose().unwrap();
     let producer = Producer::new(memory.clone(), layout).unwrap();
     (producer, Consumer::new(memory.clone(), layout).unwrap(), memory)
-}
-
-#[test]
-fn the_extent_is_how_far_the_memory_was_used() {
-    let (mut producer, mut consumer, memory) = ring(4096);
-    for len in [1, 200, 56, 57, 1000, 1500, 900, 1, 2000] {
-        let extent = producer.extent(len);
-        assert!(producer.try_push(&[&vec![0xff; len]]).unwrap());
-        let mut bytes = vec![0; memory.len()];
-        memory.read(0, &mut bytes);
-        // Behind the consumer's position, which is in the first line.
-        let used = bytes.iter().rposition(|byte| *byte != 0).unwrap() + 1;
-        assert!(used <= extent && extent - used < 64 || extent == memory.len(), "{len}: {used} of {extent}");
-        assert!(consumer.try_pop(|_| ()).unwrap().is_some());
-    }
-    assert_eq!(producer.extent(1), memory.len());
 }
 
 #[derive(Clone, Debug)]
@@ -37,10 +22,6 @@ enum Step {
     Push(usize, u8),
     /// Payload that looks like heads of frames, should one take it for them.
     PushTrap(usize),
-    /// The same in the cell, if no unread frame lies there.
-    PushCell(usize),
-    /// The same before a gap.
-    PushBeforeGap(usize),
     /// A reservation that is given up after some bytes.
     GiveUp(usize),
     Pop,
@@ -51,8 +32,6 @@ fn steps(longest: usize) -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         4 => (len.clone(), any::<u8>()).prop_map(|(len, byte)| Step::Push(len, byte)),
         2 => len.clone().prop_map(Step::PushTrap),
-        2 => len.clone().prop_map(Step::PushCell),
-        2 => len.clone().prop_map(Step::PushBeforeGap),
         1 => len.prop_map(Step::GiveUp),
         4 => Just(Step::Pop),
     ];
@@ -68,7 +47,7 @@ fn trap(position: u64, len: usize, capacity: usize) -> Vec<u8> {
     let slots = (capacity / LINE) as u64;
     let mut bytes = vec![0xaa; len];
     for (more, slot) in (INLINE..len).step_by(LINE).zip(position + 1..) {
-        let head = (1 << 31 | (slot / slots + 1)) << 32;
+        let head = 1 << 63 | ((slot / slots + 1) % LAPS) << LAP_AT;
         let end = len.min(more + HEAD);
         bytes[more..end].copy_from_slice(&u64::to_ne_bytes(head)[..end - more]);
     }
@@ -80,38 +59,16 @@ proptest! {
 
     #[test]
     fn behaves_as_a_queue(capacity in prop_oneof![Just(256), Just(512), Just(4096)], cuts in any::<(u8, u8)>(),
-                          gap in 0..4096usize, steps in steps(4096 / 2 - HEAD)) {
-        let gap = gap % (capacity / 2 + 1);
-        let (mut producer, mut consumer, memory) = ring_of(Layout::new(capacity).with_cell(capacity / 3).with_gap(gap));
+                          steps in steps(4096 / 2 - HEAD)) {
+        let (mut producer, mut consumer, _memory) = ring(capacity);
         let mut model = VecDeque::new();
         let mut position = 0;
-        // Where the last frame in the cell is in the order of all, and how many were read.
-        let (mut in_cell, mut pushes, mut pops) = (0, 0, 0);
         for step in steps {
             let len = match step {
-                Step::Push(len, _) | Step::PushTrap(len) | Step::PushBeforeGap(len) | Step::GiveUp(len) => {
-                    len % (producer.max_frame() + 1)
-                }
-                Step::PushCell(len) => len % (capacity / 3 + 1),
+                Step::Push(len, _) | Step::PushTrap(len) | Step::GiveUp(len) => len % (producer.max_frame() + 1),
                 Step::Pop => 0,
             };
             match step {
-                Step::PushCell(_) if in_cell > pops => {}
-                Step::PushCell(_) => {
-                    let bytes = trap(position, len, capacity);
-                    if let Some(mut room) = producer.reserve_cell(len).unwrap() {
-                        let (one, other) = bytes.split_at(usize::from(cuts.0) * len / 255);
-                        room.write(one);
-                        room.write(other);
-                        room.publish();
-                        model.push_back(bytes);
-                        position += 1;
-                        pushes += 1;
-                        in_cell = pushes;
-                    } else {
-                        prop_assert!(!model.is_empty());
-                    }
-                }
                 Step::Push(..) | Step::PushTrap(_) => {
                     let bytes = match step {
                         Step::Push(_, seed) => payload(len, seed),
@@ -125,23 +82,6 @@ proptest! {
                     if pushed {
                         model.push_back(bytes);
                         position += (len + HEAD).div_ceil(LINE) as u64;
-                        pushes += 1;
-                    }
-                }
-                Step::PushBeforeGap(_) => {
-                    let bytes = trap(position, len, capacity);
-                    if let Some(mut room) = producer.reserve(len).unwrap() {
-                        room.write(&bytes);
-                        room.leave_gap();
-                        room.publish();
-                        model.push_back(bytes);
-                        let mut head = [0; HEAD];
-                        memory.read(SLOTS_AT + position as usize * LINE % capacity, &mut head);
-                        let left = u64::from_ne_bytes(head) & 1 << 30 != 0;
-                        position += ((len + HEAD).div_ceil(LINE) + if left { gap.div_ceil(LINE) } else { 0 }) as u64;
-                        pushes += 1;
-                    } else {
-                        prop_assert!(!model.is_empty());
                     }
                 }
                 Step::GiveUp(_) => {
@@ -151,7 +91,6 @@ proptest! {
                 }
                 Step::Pop => {
                     let popped = consumer.try_pop(|frame| frame.to_vec()).unwrap();
-                    pops += u64::from(popped.is_some());
                     prop_assert_eq!(popped, model.pop_front());
                 }
             }
@@ -165,32 +104,19 @@ proptest! {
 
     /// Whatever the other process writes, both sides go on or end with an error.
     #[test]
-    fn corrupt_bytes_do_no_harm(steps in steps(512 / 2 - HEAD), writes in prop::collection::vec((0usize..1024, any::<u64>(), 0..4u8), 1..50)) {
-        let (mut producer, mut consumer, memory) = ring_of(Layout::new(512).with_cell(200).with_gap(100));
+    fn corrupt_bytes_do_no_harm(steps in steps(512 / 2 - HEAD), writes in prop::collection::vec((0usize..1024, any::<u64>(), 0..3u8), 1..50)) {
+        let (mut producer, mut consumer, memory) = ring(512);
         let mut writes = writes.into_iter().cycle();
         for step in steps.into_iter().chain(std::iter::repeat_n(Step::Pop, 20)) {
             let (at, word, plausible) = writes.next().unwrap();
             let at = at % (memory.len() / 8) * 8;
-            // A head that passes the first look, here or in the cell, or anything.
-            let head = word & 0x3ff | (word >> 40 & 3 | 1 << 31) << 32;
-            let word = [word, head, head | 1 << 31, head | 1 << 30][usize::from(plausible)];
+            // A head that passes the first look, or anything.
+            let head = word & 0x3ff | (word >> 40 & 3) << LAP_AT | 1 << 63;
+            let word = [word, head, head | 1 << 30][usize::from(plausible)];
             memory.write(at, &word.to_ne_bytes());
             match step {
                 Step::Push(len, seed) => { let _ = producer.try_push(&[&payload(len, seed)]); }
                 Step::PushTrap(len) | Step::GiveUp(len) => { let _ = producer.reserve(len); }
-                Step::PushBeforeGap(len) => {
-                    if let Ok(Some(mut room)) = producer.reserve(len) {
-                        room.write(&payload(len, 1));
-                        room.leave_gap();
-                        room.publish();
-                    }
-                }
-                Step::PushCell(len) => {
-                    if let Ok(Some(mut room)) = producer.reserve_cell(len) {
-                        room.write(&payload(len, 1));
-                        room.publish();
-                    }
-                }
                 Step::Pop => {
                     let popped = consumer.try_pop(|frame| frame.to_vec());
                     if let Ok(Some(bytes)) = popped {
@@ -241,69 +167,11 @@ fn impossible_words_are_named() {
     assert_eq!(head as u32, 5);
     memory.write(SLOTS_AT + LINE, &(1u64 << 63 | 121).to_ne_bytes());
     assert!(matches!(consumer.peek(), Err(RingError::Corrupt { .. })));
-    // It has no cell, so that what is said to lie there is one line at most.
+    // It has no cells.
     memory.write(SLOTS_AT + LINE, &(1u64 << 63 | 1 << 31 | 57).to_ne_bytes());
     assert!(matches!(consumer.peek(), Err(RingError::Corrupt { what }) if what.contains("cell")));
     memory.write(SLOTS_AT + LINE, &(1u64 << 63 | 120).to_ne_bytes());
     assert_eq!(consumer.peek().unwrap().unwrap().len(), 120);
-}
-
-#[test]
-fn a_gap_is_left_where_there_is_room_for_one() {
-    let (mut producer, mut consumer, memory) = ring_of(Layout::new(512).with_gap(100));
-    memory.write(SLOTS_AT, &[0xaa; 512]);
-    for slot in 0..8 {
-        memory.write(SLOTS_AT + slot * LINE, &[0; HEAD]);
-    }
-    let push = |producer: &mut Producer| {
-        let mut room = producer.reserve(8).unwrap()?;
-        room.write(&[1; 8]);
-        room.leave_gap();
-        room.publish();
-        Some(())
-    };
-    // Of eight slots, two frames take three each, and the others one.
-    for _ in 0..4 {
-        push(&mut producer).expect("there is room for a frame");
-    }
-    assert!(push(&mut producer).is_none());
-    let is_gap = |slot: usize| {
-        let mut bytes = [0; LINE];
-        memory.read(SLOTS_AT + slot * LINE, &mut bytes);
-        bytes[HEAD..].iter().all(|byte| *byte == 0xaa)
-    };
-    assert_eq!((0..8).filter(|slot| is_gap(*slot)).collect::<Vec<_>>(), [1, 2, 4, 5]);
-    for _ in 0..4 {
-        assert_eq!(consumer.try_pop(|frame| frame.to_vec()).unwrap(), Some(vec![1; 8]));
-    }
-    assert!(consumer.peek().unwrap().is_none());
-}
-
-#[test]
-fn a_frame_in_the_cell_takes_one_slot_and_the_same_bytes_each_time() {
-    let layout = Layout::new(256).with_cell(120);
-    let (mut producer, mut consumer, memory) = ring_of(layout);
-    let before = memory.len() - (120 - INLINE);
-    for round in 0..20 {
-        let bytes = payload(120, round + 1);
-        let mut room = producer.reserve_cell(120).unwrap().unwrap();
-        room.write(&bytes[..10]);
-        room.copy_from(&Region::alloc(4096).unwrap().expose().unwrap().slice(0..60));
-        room.write(&bytes[70..]);
-        room.publish();
-        let mut cell = [0; 120 - INLINE];
-        memory.read(before, &mut cell);
-        assert_eq!(cell[14..], bytes[70..]);
-        // The other slots are free meanwhile.
-        while producer.try_push(&[b"short"]).unwrap() {}
-        let expected = [&bytes[..10], &[0; 60], &bytes[70..]].concat();
-        assert_eq!(consumer.try_pop(|frame| frame.to_vec()).unwrap(), Some(expected));
-        for _ in 0..3 {
-            assert_eq!(consumer.try_pop(|frame| frame.to_vec()).unwrap().as_deref(), Some(&b"short"[..]));
-        }
-        assert_eq!(consumer.try_pop(|frame| frame.len()), Ok(None));
-    }
-    assert_eq!(producer.reserve_cell(121).err(), Some(RingError::TooLong { len: 121, max: 120 }));
 }
 
 #[test]
@@ -376,8 +244,6 @@ fn layouts_round_up_and_fit_only_themselves() {
     assert_eq!(Layout::new(0).capacity(), 256);
     assert_eq!(Layout::new(257).capacity(), 512);
     assert_eq!(Layout::new(1 << 20).size(), (1 << 20) + SLOTS_AT);
-    assert_eq!(Layout::new(1 << 10).with_cell(57).size(), (1 << 10) + SLOTS_AT + LINE);
-    assert_eq!(Layout::new(1 << 10).with_cell(56), Layout::new(1 << 10));
     let layout = Layout::new(4096);
     let memory = Region::alloc(layout.size()).unwrap().expose().unwrap();
     for (range, fits) in

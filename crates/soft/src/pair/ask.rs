@@ -44,10 +44,8 @@ impl Pair {
 
     /// Takes what the peer brings.
     pub(super) fn take_answers(&self, inner: &mut Inner) -> Result<(), Nonsense> {
-        let Inner { link: Some(Link::Near(Near { answers, remote, .. })), sends, asked, begun, broken, .. } = inner
-        else {
-            return Ok(());
-        };
+        let Inner { link: Some(Link::Near(near)), sends, asked, begun, broken, .. } = inner else { return Ok(()) };
+        let Near { answers, remote, .. } = &mut **near;
         let mut taken = false;
         while *asked > 0
             && let Some(frame) = answers.peek().map_err(|_| Nonsense)?

@@ -96,7 +96,7 @@ impl Pair {
             match self.look(&remote, number, own, until)? {
                 Found::Free(link) => {
                     self.check_gids(&link, path, own)?;
-                    return Ok(Link::Near(link));
+                    return Ok(Link::Near(Box::new(link)));
                 }
                 Found::NotYet(problem, _) if Instant::now() >= until => return Err(Failure::Stale(problem)),
                 Found::NotYet(_, link) => _last = link,

@@ -14,7 +14,7 @@ use crate::wire::PeerWire;
 
 pub(super) enum Link {
     /// The peer is on this host.
-    Near(Near),
+    Near(Box<Near>),
     /// It is on another one.
     Far(Box<Far>),
 }

@@ -163,7 +163,7 @@ impl Pair {
         else {
             return Outcome::Nothing;
         };
-        let Near { remote, wire, ring, .. } = link;
+        let Near { remote, wire, ring, .. } = &mut **link;
         if !wire.answers(own.incarnation) {
             // What is in its ring is for the queue pair that it is connected to, now or before this one was reset.
             return Outcome::Nothing;

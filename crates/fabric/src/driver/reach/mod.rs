@@ -1,8 +1,8 @@
 //! Links over memory that ranks share.
 //!
 //! Each rank has one *control region*, which all others map. It begins with the rank's doorbell; then come one word for
-//! each rank, which its owner sets when it *gives up* its link to that rank, and two [rings](rings) for each rank that
-//! writes into them. They have room for all frames that credits allow. Last comes its area for one-sided operations.
+//! each rank, which its owner sets when it *gives up* its link to that rank, and a [ring and cells](rings) for each other
+//! rank. The rings have room for all frames that credits allow. Last comes its area for one-sided operations.
 //!
 //! A receiver copies out of memory that its sender offered and keeps until it hears of the end. A sender that does not
 //! wait any longer (it takes the receiver for lost, since it has been stopped for long) sets the word before the memory
@@ -20,12 +20,12 @@ use std::time::Duration;
 use fulmen_memory::{Exposed, page_size};
 use fulmen_reach::Doorbell;
 use fulmen_reach::ring::{Reservation, RingError};
-use rings::{Incoming, Outgoing, Rings};
+use rings::{End, Rings};
 
 use super::check::{self, TRAILER};
 use super::{Broken, Parker, Payload, Takes, Wire};
 use crate::FabricOptions;
-use crate::engine::{Body, Config, Landing, Lent, Link, Long, PREFIX, Place, Rendezvous, Source, Target, checksum};
+use crate::engine::{Body, Config, Landing, Lent, Link, PREFIX, Place, Rendezvous, Source, Target, checksum};
 use crate::map::Neighbours;
 use crate::onesided;
 use crate::options::Flow;
@@ -38,8 +38,7 @@ const GIVEN_UP: usize = 128;
 /// How a link over shared memory between two of so many ranks is set up.
 pub(crate) fn config(size: u32, flow: &Flow, verify: bool) -> Config {
     let config = basics(flow, verify);
-    let long = |(beyond, frame): (usize, usize)| Long { beyond: beyond as u64, frame: frame.max(config.frame) };
-    Config { long: link(size, flow).long().map(long), ..config }
+    Config { long: link(size, flow).long(), ..config }
 }
 
 /// The same without what depends on the rings.
@@ -58,7 +57,7 @@ fn basics(flow: &Flow, verify: bool) -> Config {
     }
 }
 
-/// The rings from one of so many ranks to another one.
+/// What the region of one of so many ranks has for its link to another one.
 fn link(size: u32, flow: &Flow) -> Rings {
     let config = basics(flow, false);
     // Credit frames need no credit, and are short.
@@ -112,8 +111,7 @@ impl Parker for Doorbell {
 
 /// The rings of both directions and the peer's doorbell.
 pub(crate) struct ReachWire {
-    incoming: Incoming,
-    outgoing: Outgoing,
+    end: End,
     bell: Doorbell,
     /// This rank has given the link up.
     given_up: Exposed,
@@ -138,13 +136,12 @@ impl ReachWire {
     ) -> Result<ReachWire, RingError> {
         let flow = &options.flow;
         let (first, link) = (rings(size), link(size, flow));
-        let memory = |control: &Exposed, writer: u32| {
-            let at = first + writer as usize * link.size();
+        let memory = |control: &Exposed, other: u32| {
+            let at = first + other as usize * link.size();
             control.slice(at..at + link.size())
         };
         Ok(ReachWire {
-            incoming: link.incoming(&memory(own, peer))?,
-            outgoing: link.outgoing(&memory(theirs, rank))?,
+            end: link.end(&memory(own, peer), &memory(theirs, rank), rank > peer)?,
             bell: doorbell(theirs),
             given_up: given_up(own, peer),
             peer_gave_up: given_up(theirs, rank),
@@ -168,28 +165,27 @@ impl Wire for ReachWire {
             Takes::All => false,
         };
         self.left = false;
-        while let Some(frame) = self.incoming.peek()? {
+        while let Some(frame) = self.end.incoming.peek()? {
+            if frame.is_aside() {
+                self.end.cells.take_back(frame)?;
+                continue;
+            }
             if has_enough(link) {
                 self.left = true;
                 break;
-            }
-            if frame.is_empty() {
-                frame.release();
-                self.incoming.turn();
-                continue;
             }
             if self.verify {
                 link.receive(&check::strip(&frame)?, lent)?;
             } else {
                 link.receive(&frame, lent)?;
             }
-            frame.release();
+            self.end.cells.release(frame)?;
             moved = true;
         }
         if over && !link.peer_left() {
             return Err(given_up_by_peer());
         }
-        let mut sent = false;
+        let mut sent = self.end.give_back()?;
         while let Some(frame) = link.transmit(lent) {
             let header = frame.header.as_bytes();
             let (body, message) = match &frame.body {
@@ -200,7 +196,8 @@ impl Wire for ReachWire {
             };
             let trailer = if self.verify { TRAILER } else { 0 };
             let len = header.len() + body + trailer;
-            let Some(mut room) = self.outgoing.reserve(len, message, link.all_taken())? else { break };
+            let room = self.end.reserve(len, header.len(), message, link.all_taken())?;
+            let Some(mut room) = room else { break };
             let mut content = Content { room: &mut room, crc: self.verify.then_some(0) };
             content.write(header);
             match &frame.body {
@@ -211,7 +208,7 @@ impl Wire for ReachWire {
             }
             content.end();
             room.publish();
-            self.outgoing.published();
+            self.end.published();
             link.transmitted(&frame);
             // At once, so that a peer that waits takes the first frames while the next are made.
             self.bell.hint();
@@ -227,20 +224,24 @@ impl Wire for ReachWire {
     #[inline]
     fn take(&mut self, link: &mut Link, tag: u64, into: &mut Landing<'_>) -> Result<Poll<Option<usize>>, Broken> {
         let taken = loop {
-            let Some(frame) = self.incoming.peek()? else { return Ok(Poll::Pending) };
-            if frame.is_empty() {
-                frame.release();
-                self.incoming.turn();
+            // A checksum is that of all.
+            let frame = if self.verify { self.end.incoming.peek()? } else { self.end.incoming.peek_open()? };
+            let Some(frame) = frame else { return Ok(Poll::Pending) };
+            if frame.is_aside() {
+                self.end.cells.take_back(frame)?;
                 continue;
             }
             let taken =
                 if self.verify { link.take(tag, &check::strip(&frame)?, into)? } else { link.take(tag, &frame, into)? };
             if taken.is_some() {
-                frame.release();
+                self.end.cells.release(frame)?;
             }
             break taken;
         };
-        self.left = taken.is_none() || self.incoming.peek()?.is_some();
+        if self.end.give_back()? {
+            self.bell.notify();
+        }
+        self.left = taken.is_none() || self.end.incoming.peek()?.is_some();
         Ok(Poll::Ready(taken))
     }
 
@@ -254,24 +255,28 @@ impl Wire for ReachWire {
         if self.is_given_up() {
             return Err(given_up_by_peer());
         }
+        if self.end.is_short_of_cells(payload.len()) {
+            return Ok(false);
+        }
         let all_taken = link.all_taken();
         let pushed = match payload {
             Payload::Bytes(bytes) if self.verify => {
                 let crc = checksum::append(checksum::append(0, header.as_slice(), 0), bytes, 0);
-                self.outgoing.try_push(&[header, bytes, &crc.to_le_bytes()], bytes.len(), all_taken)?
+                self.end.try_push(&[header, bytes, &crc.to_le_bytes()], bytes.len(), all_taken, false)?
             }
-            Payload::Bytes(bytes) => self.outgoing.try_push(&[header, bytes], bytes.len(), all_taken)?,
+            Payload::Bytes(bytes) => self.end.try_push(&[header, bytes], bytes.len(), all_taken, true)?,
             Payload::Memory(memory) => {
                 let trailer = if self.verify { TRAILER } else { 0 };
                 let len = PREFIX + memory.len() + trailer;
-                let room = self.outgoing.reserve(len, memory.len(), all_taken)?;
+                let room = self.end.reserve(len, PREFIX, memory.len(), all_taken)?;
                 let Some(mut room) = room else { return Ok(false) };
                 let mut content = Content { room: &mut room, crc: self.verify.then_some(0) };
                 content.write(header);
+                content.open();
                 content.copy_from(memory);
                 content.end();
                 room.publish();
-                self.outgoing.published();
+                self.end.published();
                 true
             }
         };
@@ -330,6 +335,14 @@ impl Content<'_, '_> {
             // Others may write it meanwhile: the checksum is that of what goes out.
             Some(crc) => *crc = checksum::append_and(*crc, memory, 0, |piece| self.room.write(piece)),
             None => self.room.copy_from(memory),
+        }
+    }
+
+    /// Shows what is written before all of it is, if nothing comes behind the bytes.
+    #[inline(always)]
+    fn open(&mut self) {
+        if self.crc.is_none() {
+            self.room.open();
         }
     }
 

@@ -18,18 +18,14 @@ const FIRST: u32 = 1;
 
 /// So many times as long must the frames of a ring take through the caches before they go past them. Where processors are near, they take up
 /// to twice as long, as measured, and their reader is the faster for it.
-pub(super) const OF_RINGS: f32 = 3.0;
-/// The same of what is written at one place again and again: near, it takes 0.4 to 1.4 times as long as past the caches, and far 2.2 to 7
-/// times (measured of 4 KiB).
-pub(super) const OF_CELLS: f32 = 2.0;
+const MARGIN: f32 = 3.0;
 /// A write counts for no more than so many times what is known.
 const MOST: f32 = 8.0;
 
-/// The ways that the frames of a ring, or of its cell, go.
+/// The ways that the frames of a ring, or those in cells, go.
 #[derive(Clone, Copy)]
 pub(super) struct Ways {
     ticks: Ticks,
-    margin: f32,
     /// Ticks for each KiB through the caches, and past them; zero: not known.
     took: [f32; 2],
     /// Frames go past them.
@@ -42,10 +38,9 @@ pub(super) struct Ways {
 }
 
 impl Ways {
-    /// With one of the margins above.
-    pub(super) fn new(ticks: Ticks, margin: f32) -> Ways {
+    pub(super) fn new(ticks: Ticks) -> Ways {
         // The first frames wait for pages of memory, and say nothing.
-        Ways { ticks, margin, took: [0.0; 2], past: false, left: MEASURED - 1, measured: 0, open: None }
+        Ways { ticks, took: [0.0; 2], past: false, left: MEASURED - 1, measured: 0, open: None }
     }
 
     /// A frame of `len` bytes is about to be written: whether past the caches.
@@ -87,7 +82,7 @@ impl Ways {
         let disturbed = took > *known;
         *known = if *known == 0.0 || !disturbed { took } else { *known + (took.min(MOST * *known) - *known) / 8.0 };
         let [through, past] = self.took;
-        self.past = through > 0.0 && past > 0.0 && through > self.margin * past;
+        self.past = through > 0.0 && past > 0.0 && through > MARGIN * past;
     }
 }
 
@@ -111,7 +106,7 @@ mod tests {
 
     #[test]
     fn the_faster_way_is_found_and_found_again() {
-        let mut ways = Ways::new(Ticks::new(), OF_RINGS);
+        let mut ways = Ways::new(Ticks::new());
         let tries = MEASURED * TRIES;
         let count = 10 * tries;
         assert_eq!(frames(&mut ways, count, [30.0, 35.0]), 10);
@@ -125,7 +120,7 @@ mod tests {
 
     #[test]
     fn a_write_that_was_disturbed_changes_nothing() {
-        let mut ways = Ways::new(Ticks::new(), OF_RINGS);
+        let mut ways = Ways::new(Ticks::new());
         frames(&mut ways, 10 * MEASURED * TRIES, [30.0, 35.0]);
         ways.note(false, 1e6);
         assert!(!ways.past);
@@ -133,7 +128,7 @@ mod tests {
 
     #[test]
     fn short_frames_go_through_the_caches_and_count_for_nothing() {
-        let mut ways = Ways::new(Ticks::new(), OF_RINGS);
+        let mut ways = Ways::new(Ticks::new());
         assert!((0..1000).all(|_| !ways.begin(LEAST - 1) && ways.open.is_none()));
         assert_eq!(ways.measured, 0);
     }

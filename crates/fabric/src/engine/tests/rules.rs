@@ -38,9 +38,58 @@ fn messages_that_wait_go_before_new_ones() {
     assert_eq!(one.eager(1, 1), None, "it would overtake");
     frame(&mut one, &Lent::Nothing).unwrap();
     assert!(one.eager(1, 1).is_some());
-    for (len, whole) in [(240, true), (241, false), (300, false), (301, true), (484, true), (485, false)] {
+    for (len, whole) in [(240, true), (241, false), (300, false), (301, true), (684, true), (685, false)] {
         assert_eq!(one.eager(1, len).is_some(), whole, "{len} bytes");
     }
+}
+
+/// A frame that comes in these steps, and then no further.
+struct Slow<'a> {
+    bytes: &'a [u8],
+    steps: &'a [usize],
+}
+
+impl Incoming for Slow<'_> {
+    fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    fn come(&self, before: usize) -> usize {
+        self.steps.iter().copied().find(|step| *step > before).unwrap_or(before)
+    }
+
+    fn read(&self, at: usize, into: &mut [u8]) {
+        into.copy_from_slice(&self.bytes[at..at + into.len()]);
+    }
+
+    fn copy_to(&self, at: usize, to: &fulmen_memory::Exposed, to_at: usize, len: usize) {
+        to.write(to_at, &self.bytes[at..at + len]);
+    }
+}
+
+#[test]
+fn a_message_is_taken_as_it_comes_or_stays() {
+    let (mut one, mut other) = pair(Rendezvous::Mapped);
+    let message: Vec<u8> = (0..200).map(|at| at as u8).collect();
+    let source = memory(200);
+    source.write(0, &message);
+    one.send(7, Source::Memory(source));
+    let sent = frame(&mut one, &Lent::Nothing).unwrap();
+    let all = sent.len();
+    let (mut bytes, target) = ([0; 200], memory(200));
+    // Whoever writes it keeps its reader waiting: nothing has happened.
+    for steps in [&[][..], &[PREFIX + 1], &[PREFIX + 64, all - 1]] {
+        let slow = Slow { bytes: &sent, steps };
+        assert_eq!(other.take(7, &slow, &mut Landing::Bytes(&mut bytes)).unwrap(), None);
+        assert_eq!(other.take(7, &slow, &mut Landing::Memory(&target)).unwrap(), None);
+        assert!(other.takes() && !other.has_answers());
+    }
+    let slow = Slow { bytes: &sent, steps: &[PREFIX + 64, PREFIX + 65, all] };
+    assert_eq!(other.take(7, &slow, &mut Landing::Memory(&target)).unwrap(), Some(200));
+    target.read(0, &mut bytes);
+    assert_eq!(bytes[..], message);
+    let again = other.take(7, &slow, &mut Landing::Bytes(&mut bytes));
+    assert!(matches!(again, Err(ProtocolError::Sequence { .. })), "it was taken once: {again:?}");
 }
 
 #[test]
