@@ -66,6 +66,11 @@ impl Kind {
         matches!(self, Kind::Broadcast | Kind::Scatter)
     }
 
+    /// Whether all ranks give, and each takes from all.
+    pub(crate) fn is_mutual(self) -> bool {
+        matches!(self, Kind::AllReduce | Kind::AllGather | Kind::ReduceScatter | Kind::AllToAll)
+    }
+
     /// Whether ranks need different parts of a contribution, and not all of it.
     pub(crate) fn is_by_parts(self) -> bool {
         matches!(self, Kind::ReduceScatter | Kind::Scatter | Kind::AllToAll)

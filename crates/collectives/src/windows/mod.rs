@@ -236,7 +236,14 @@ impl Windows {
         progress: &mut Progress,
         longest: usize,
     ) -> Result<(), CollectiveError> {
-        let slot = layout::slot(ongoing.sequence, longest);
+        let (sequence, slot) = (ongoing.sequence, layout::slot(ongoing.sequence, longest));
+        let kind = request.call.kind;
+        let least = layout::turning(kind == Kind::AllReduce);
+        let turns = longest >= least && layout::take_turns(self.size, self.busy) && kind.is_mutual();
+        let in_part_of = |rank: usize| {
+            let whose = if turns { layout::whose_slot(sequence, rank) } else { rank };
+            self.window.peer(whose as u32)
+        };
         let writes = longest > layout::INLINE_MAX && request.contributed(self.rank as u32) > 0;
         self.make_room(ongoing, &mut progress.history, if writes { layout::SLOT_LEAD } else { layout::LEAD })?;
         let stays = request.input.is_some() || request.call.kind == Kind::Broadcast;
@@ -246,8 +253,11 @@ impl Windows {
         match place {
             Some(at) => self.line(self.rank, ongoing.sequence)[Place::Input.word()].store(at, Ordering::Relaxed),
             None => {
-                let begun = trial.insert(progress.paces.begin(request.call.kind, longest));
-                copy_in_with(request.contribution(), self.window.local(), slot, begun.stores);
+                let stores = match turns {
+                    true => Stores::Cached,
+                    false => trial.insert(progress.paces.begin(request.call.kind, longest)).stores,
+                };
+                copy_in_with(request.contribution(), in_part_of(self.rank), slot, stores);
             }
         }
         let mut in_place = place.is_some();
@@ -265,7 +275,7 @@ impl Windows {
                 in_place |= place.is_some();
                 parts.push(match place {
                     Some(at) => self.in_pool(ongoing.operation, rank, at, request.contributed(rank as u32))?,
-                    None => (self.window.peer(rank as u32), slot),
+                    None => (in_part_of(rank), slot),
                 });
             }
             request.complete(span, Stores::Cached, |peer, range| {
@@ -273,7 +283,7 @@ impl Windows {
                 Source::Exposed(memory, at + range.start)
             });
         } else {
-            let part = |peer, range: Range<usize>| Source::Exposed(self.window.peer(peer), slot + range.start);
+            let part = |peer: u32, range: Range<usize>| Source::Exposed(in_part_of(peer as usize), slot + range.start);
             request.complete(span, Stores::Cached, part);
         }
         if let Some(trial) = trial {

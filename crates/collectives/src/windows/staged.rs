@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use fulmen_kernels::{Source, Stores, copy_in_with, reduce_to_both};
+use fulmen_memory::Exposed;
 use smallvec::SmallVec;
 
 use super::layout::{self, Counter, Cut, Flow};
@@ -51,11 +52,6 @@ impl Pieces {
         let start = (piece - self.base) as usize * self.each;
         start..(start + self.each).min(self.len)
     }
-
-    /// Where it lies on the stages.
-    fn stage(self, piece: u64) -> usize {
-        self.cut.at(piece)
-    }
 }
 
 impl Windows {
@@ -81,7 +77,8 @@ impl Windows {
         let flow = match shares {
             true => Flow::Shares,
             false if kind.has_root() => Flow::Rooted,
-            false => Flow::Mutual,
+            false if kind.is_mutual() => Flow::Mutual,
+            false => Flow::Partial,
         };
         // Where ranks need different parts, a stage holds a piece of each rank's.
         let parts = if kind.is_by_parts() { self.size } else { 1 };
@@ -93,8 +90,8 @@ impl Windows {
         // The stage is in the caches, too, where it is written and where it is read. (Without, broadcasts of 10 to 12 MiB go through caches of 32 MiB,
         // which takes twice as long.)
         let stores = stores_for(request.touched() + 2 * cut.way(), request.writers());
-        let trial = progress.paces.begin(kind, request.longest());
-        let onto_stage = trial.stores;
+        let trial = (!cut.turns).then(|| progress.paces.begin(kind, request.longest()));
+        let onto_stage = trial.as_ref().map_or(Stores::Cached, |trial| trial.stores);
         // Who gives all runs ahead as far as there is room, and who only takes has nothing to tell of. They wait for none but those with
         // whom they have to do: others may wait for them.
         let needs = |of: usize, by: usize| of != by && !request.needed(of as u32, by as u32).is_empty();
@@ -102,13 +99,14 @@ impl Windows {
         let takers: Ranks = (0..self.size).map(|peer| needs(self.rank, peer)).collect();
         let (gives, takes) = (takers.contains(&true), givers.contains(&true));
         // What was put there in another cut lies across any of this one's places.
-        let recut = gives && progress.cut.replace(cut) != Some(cut);
+        let before = if gives { progress.cut.replace(cut) } else { progress.cut.take_if(|before| *before != cut) };
+        let recut = gives && before != Some(cut);
         let lag = if shares { 2 } else { 1 };
         for piece in base..end + lag {
             if piece < end && gives {
                 // What lay there may be an earlier call's, and have been for others.
                 let room = (piece + 1).saturating_sub(cut.places).max(if recut { base } else { 0 });
-                self.await_counter(ongoing, Counter::Taken, room, |peer| takers[peer] || room <= base)?;
+                self.await_counter(ongoing, Counter::Taken, room, |peer| takers[peer] || cut.turns || room <= base)?;
                 self.put(request, (pieces, piece), (stores, onto_stage));
             }
             if piece == base && !agreed {
@@ -119,16 +117,16 @@ impl Windows {
             if shares && (base + 1..=end).contains(&piece) {
                 let piece = piece - 1;
                 self.await_counter(ongoing, Counter::Posted, piece + 1, |_| true)?;
-                self.reduce_staged_share(request, pieces.stage(piece), pieces.range(piece), (stores, onto_stage));
+                self.reduce_staged_share(request, (pieces, piece), (stores, onto_stage));
                 self.count(Counter::Reduced, piece + 1);
             }
             if let Some(piece) = piece.checked_sub(lag).filter(|piece| *piece >= base) {
                 if shares {
                     self.await_counter(ongoing, Counter::Reduced, piece + 1, |_| true)?;
-                    self.take_shares(request, pieces.stage(piece), pieces.range(piece), stores);
+                    self.take_shares(request, (pieces, piece), stores);
                 } else {
                     self.await_counter(ongoing, Counter::Posted, piece + 1, |peer| givers[peer])?;
-                    self.take(request, pieces.stage(piece), pieces.range(piece), stores);
+                    self.take(request, (pieces, piece), stores);
                 }
                 if takes {
                     self.count(Counter::Taken, piece + 1);
@@ -139,7 +137,7 @@ impl Windows {
             self.count(Counter::Taken, end);
         }
         progress.pieces = end;
-        if trial.meets {
+        if let Some(trial) = trial.filter(|trial| trial.meets) {
             // What one rank writes faster, others may read slower.
             self.await_counter(ongoing, Counter::Taken, end, |_| true)?;
             progress.paces.end(&trial);
@@ -164,7 +162,7 @@ impl Windows {
     /// Puts this rank's piece on its stage, where nobody needs any more what lay there.
     fn put(&self, request: &mut Request<'_>, (pieces, piece): (Pieces, u64), (stores, onto_stage): (Stores, Stores)) {
         let range = pieces.range(piece);
-        let (stage, at) = (self.window.local(), pieces.stage(piece));
+        let (stage, at) = self.stage(pieces, piece, self.rank);
         if pieces.shares {
             // Of its own share nobody else has need.
             let (contribution, own) = (request.contribution(), self.share(self.rank, range.len()));
@@ -187,8 +185,9 @@ impl Windows {
                 let of = of.start.min(len)..of.end.min(len);
                 let step = if keeps { KEPT } else { of.len().max(1) };
                 for from in of.clone().step_by(step) {
-                    let (part, at) =
-                        (from..(from + step).min(of.end), at + rank as usize * range.len() + from - of.start);
+                    let part = from..(from + step).min(of.end);
+                    let at = at + if parts > 1 { self.part_for(self.rank, rank as usize) * range.len() } else { 0 };
+                    let at = at + from - of.start;
                     copy_in_with(&request.contribution()[part.clone()], stage, at, onto_stage);
                     if keeps {
                         request.keep(part, stores);
@@ -200,24 +199,43 @@ impl Windows {
     }
 
     /// Computes this rank's output of a piece from the stages.
-    fn take(&self, request: &mut Request<'_>, at: usize, range: Range<usize>, stores: Stores) {
-        // What each rank put there begins with what the range begins with, or holds a part for each rank.
-        let before = if request.call.kind.is_by_parts() { at + self.rank * range.len() } else { at };
-        request.complete(range, stores, |peer, _| Source::Exposed(self.window.peer(peer), before));
+    fn take(&self, request: &mut Request<'_>, (pieces, piece): (Pieces, u64), stores: Stores) {
+        let range = pieces.range(piece);
+        let (len, by_parts) = (range.len(), request.call.kind.is_by_parts());
+        request.complete(range, stores, |peer, _| {
+            // What each rank put there begins with what the range begins with, or holds a part for each other rank.
+            let part = if by_parts { self.part_for(peer as usize, self.rank) * len } else { 0 };
+            let (stage, at) = self.stage(pieces, piece, peer as usize);
+            Source::Exposed(stage, at + part)
+        });
+    }
+
+    /// Which of the parts that a rank puts on a stage is for another one.
+    fn part_for(&self, from: usize, to: usize) -> usize {
+        (to + self.size - from - 1) % self.size
+    }
+
+    /// Where a rank puts its piece.
+    fn stage(&self, pieces: Pieces, piece: u64, rank: usize) -> (&Exposed, usize) {
+        let whose = pieces.cut.whose(piece, rank);
+        (self.window.peer(whose as u32), pieces.cut.at(piece))
     }
 
     /// Reduces this rank's share of a piece, into its output and onto its stage, where it has put nothing of its own.
     fn reduce_staged_share(
         &self,
         request: &mut Request<'_>,
-        at: usize,
-        range: Range<usize>,
+        (pieces, piece): (Pieces, u64),
         (stores, onto_stage): (Stores, Stores),
     ) {
+        let range = pieces.range(piece);
         let (call, share) = (request.call, self.share(self.rank, range.len()));
         let of = range.start + share.start..range.start + share.end;
         let own = request.input.map_or(Source::Target, |input| Source::Plain(&input.bytes()[of.clone()]));
-        let stage = |rank: u32| (self.window.peer(rank), at + share.start);
+        let stage = |rank: u32| {
+            let (memory, at) = self.stage(pieces, piece, rank as usize);
+            (memory, at + share.start)
+        };
         let sources = sources(self.rank as u32, self.size as u32, own, |peer| {
             let (memory, at) = stage(peer);
             Source::Exposed(memory, at)
@@ -229,13 +247,15 @@ impl Windows {
     }
 
     /// Copies the other ranks' shares of a piece from where they were reduced.
-    fn take_shares(&self, request: &mut Request<'_>, at: usize, range: Range<usize>, stores: Stores) {
+    fn take_shares(&self, request: &mut Request<'_>, (pieces, piece): (Pieces, u64), stores: Stores) {
+        let range = pieces.range(piece);
         let len = range.len();
         let mut output = request.output.values();
         for rank in (self.rank + 1..self.size).chain(0..self.rank) {
             let share = self.share(rank, len);
             let mut to = output.part(range.start + share.start..range.start + share.end);
-            to.copy_out(self.window.peer(rank as u32), at + share.start, stores);
+            let (stage, at) = self.stage(pieces, piece, rank);
+            to.copy_out(stage, at + share.start, stores);
         }
     }
 }
