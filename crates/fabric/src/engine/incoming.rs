@@ -1,6 +1,9 @@
 //! Frames that come in. Nothing in them is trusted.
 
-use fulmen_memory::copies_past_caches;
+use std::ops::Range;
+
+use fulmen_memory::{Exposed, copies_past_caches};
+use zerocopy::IntoBytes;
 
 use super::frame::{
     self, ABORT, CtsBody, FRAGMENT_HEADER, FinBody, FragmentBody, Incoming, Kind, MATCHED, PREFIX, Prefix, RtsBody,
@@ -54,6 +57,29 @@ impl Link {
             Kind::Credit => {}
         }
         if kind != Kind::Credit {
+            self.consumed(kept_before);
+        }
+        Ok(())
+    }
+
+    /// Takes a part of a fragment that comes by and by: these bytes of its frame, of which the first part has the header and more.
+    ///
+    /// # Errors
+    /// As [`Link::receive`].
+    pub fn receive_part(
+        &mut self,
+        frame: &(impl Incoming + ?Sized),
+        part: Range<usize>,
+        lent: &mut Lent<'_>,
+    ) -> Result<(), ProtocolError> {
+        let prefix: Prefix = frame::read(frame, 0, "a header")?;
+        if part.start == 0 {
+            self.admit(&prefix, frame.len())?;
+        }
+        let kept_before = self.kept;
+        let piece = Piece::new(frame, part.start.max(FRAGMENT_HEADER)..part.end)?;
+        self.on_fragment(prefix.word.get(), prefix.flags, &piece, lent)?;
+        if part.end == frame.len() {
             self.consumed(kept_before);
         }
         Ok(())
@@ -476,6 +502,53 @@ impl Link {
         let message = Unexpected { tag, body: UnexpectedBody::Bytes { bytes, total, peer_op } };
         self.kept += message.weight();
         self.unexpected.push_back(message);
+    }
+}
+
+/// Whether a frame that begins so may come in [parts](Link::receive_part).
+pub fn comes_in_parts(kind: u8) -> bool {
+    kind == Kind::EagerFragment as u8
+}
+
+/// Some of a fragment's payload, as a fragment of its own.
+struct Piece<'a, F: ?Sized> {
+    frame: &'a F,
+    body: FragmentBody,
+    payload: Range<usize>,
+}
+
+impl<'a, F: Incoming + ?Sized> Piece<'a, F> {
+    fn new(frame: &'a F, payload: Range<usize>) -> Result<Piece<'a, F>, ProtocolError> {
+        let mut body: FragmentBody = frame::read(frame, PREFIX, "a fragment")?;
+        let offset = body.offset.get().checked_add((payload.start - FRAGMENT_HEADER) as u64);
+        body.offset = offset.ok_or(ProtocolError::Malformed { what: "a fragment's place" })?.into();
+        Ok(Piece { frame, body, payload })
+    }
+
+    /// Where in the frame is what is at `at` here.
+    fn at(&self, at: usize) -> usize {
+        if at < FRAGMENT_HEADER { at } else { at - FRAGMENT_HEADER + self.payload.start }
+    }
+}
+
+impl<F: Incoming + ?Sized> Incoming for Piece<'_, F> {
+    fn len(&self) -> usize {
+        FRAGMENT_HEADER + self.payload.len()
+    }
+
+    fn read(&self, at: usize, into: &mut [u8]) {
+        match at {
+            PREFIX if into.len() == size_of::<FragmentBody>() => into.copy_from_slice(self.body.as_bytes()),
+            _ => self.frame.read(self.at(at), into),
+        }
+    }
+
+    fn read_past(&self, at: usize, into: &mut [u8]) {
+        self.frame.read_past(self.at(at), into);
+    }
+
+    fn copy_to(&self, at: usize, to: &Exposed, to_at: usize, len: usize) {
+        self.frame.copy_to(self.at(at), to, to_at, len);
     }
 }
 

@@ -77,6 +77,7 @@ mod tests;
 pub use carried::Carried;
 pub use exports::{Exports, Rights};
 pub use frame::{FRAGMENT_HEADER, Header, Incoming, MAX_HEADER, PREFIX};
+pub use incoming::comes_in_parts;
 pub use link::{Cancel, Lent, Link};
 pub use matching::Landing;
 pub use moves::{Copy, Into, Posting};
@@ -138,10 +139,8 @@ pub struct Config {
 pub struct Long {
     /// They have more bytes than that.
     pub beyond: u64,
-    /// Bytes of the longest frame with a fragment of one: no less than [`Config::frame`].
+    /// Bytes of the longest frame with one of them or a fragment: no less than [`Config::frame`].
     pub frame: usize,
-    /// Bytes of the longest frame with all of one: no less than that.
-    pub whole: usize,
 }
 
 /// Bugs for tests that show that a simulator finds such.
@@ -161,12 +160,12 @@ impl Config {
     #[must_use]
     pub fn goes_whole(&self, len: u64) -> bool {
         let long = self.long.filter(|long| len > long.beyond);
-        len <= (long.map_or(self.frame, |long| long.whole) - PREFIX) as u64
+        len <= (long.map_or(self.frame, |long| long.frame) - PREFIX) as u64
     }
 
     /// Bytes of the longest frame of any kind.
     fn longest(&self) -> usize {
-        self.long.map_or(self.frame, |long| long.whole)
+        self.long.map_or(self.frame, |long| long.frame)
     }
 
     /// Bytes of the next fragment of what comes from there, after so many. [`Source::Bytes`] go as if they were short.
@@ -174,14 +173,7 @@ impl Config {
         let (total, left) = (source.len(), source.len() - sent);
         match self.long {
             Some(long) if total > long.beyond && !matches!(source, Source::Bytes(_)) => {
-                let most = (long.frame - FRAGMENT_HEADER) as u64;
-                let least = most / 4;
-                match left {
-                    _ if left <= least => left,
-                    _ if left < 2 * least => left.div_ceil(2),
-                    // Less at first, so that the receiver has something to do soon, and at last, so that it has little left to do.
-                    _ => sent.clamp(least, most).min(left / 2),
-                }
+                left.min((long.frame - FRAGMENT_HEADER) as u64)
             }
             _ => left.min((self.frame - FRAGMENT_HEADER) as u64),
         }
@@ -206,8 +198,7 @@ impl Config {
 
     fn check(&self) {
         assert!(self.frame >= 128, "a frame has at least 128 bytes");
-        let ordered = |long: Long| self.frame <= long.frame && long.frame <= long.whole;
-        assert!(self.long.is_none_or(ordered), "a long frame is no shorter than others");
+        assert!(self.longest() >= self.frame, "a long frame is no shorter than others");
         assert!((2 * RESERVE..=1024).contains(&self.credits), "a link has 16 to 1024 credits");
     }
 }

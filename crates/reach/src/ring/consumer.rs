@@ -100,12 +100,19 @@ impl Frame<'_> {
         self.place.spot
     }
 
+    /// How many of its bytes have come.
+    #[inline(always)]
+    #[must_use]
+    pub fn has_come(&self) -> usize {
+        self.reader.has_come(self.place, self.len)
+    }
+
     /// How many of its bytes have come, if that is more than `before`; waits some microseconds for that if its writer is still at it.
     #[inline(always)]
     #[must_use]
     pub fn come(&self, before: usize) -> usize {
         for _ in 0..LOOKS {
-            let come = self.reader.has_come(self.place, self.len);
+            let come = self.has_come();
             if come > before {
                 return come;
             }

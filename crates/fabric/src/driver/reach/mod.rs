@@ -19,13 +19,15 @@ use std::time::Duration;
 
 use fulmen_memory::{Exposed, page_size};
 use fulmen_reach::Doorbell;
-use fulmen_reach::ring::{Reservation, RingError};
+use fulmen_reach::ring::{Frame, Reservation, RingError};
 use rings::{End, Rings};
 
 use super::check::{self, TRAILER};
 use super::{Broken, Parker, Payload, Takes, Wire};
 use crate::FabricOptions;
-use crate::engine::{Body, Config, Landing, Lent, Link, PREFIX, Place, Rendezvous, Source, Target, checksum};
+use crate::engine::{
+    self, Body, Config, FRAGMENT_HEADER, Landing, Lent, Link, PREFIX, Place, Rendezvous, Source, Target, checksum,
+};
 use crate::map::Neighbours;
 use crate::onesided;
 use crate::options::Flow;
@@ -121,6 +123,8 @@ pub(crate) struct ReachWire {
     rendezvous: usize,
     /// Frames are left in the rings.
     left: bool,
+    /// Bytes of the next frame that were taken as they came.
+    taken: usize,
     /// Whether frames carry checksums.
     verify: bool,
 }
@@ -148,6 +152,7 @@ impl ReachWire {
             neighbours,
             rendezvous: usize::try_from(flow.rendezvous).unwrap_or(usize::MAX),
             left: false,
+            taken: 0,
             verify: options.verify_data,
         })
     }
@@ -165,7 +170,7 @@ impl Wire for ReachWire {
             Takes::All => false,
         };
         self.left = false;
-        while let Some(frame) = self.end.incoming.peek()? {
+        while let Some(frame) = if self.verify { self.end.incoming.peek()? } else { self.end.incoming.peek_open()? } {
             if frame.is_aside() {
                 self.end.cells.take_back(frame)?;
                 continue;
@@ -174,13 +179,23 @@ impl Wire for ReachWire {
                 self.left = true;
                 break;
             }
+            let come = frame.has_come();
+            let whole = come == frame.len();
             if self.verify {
                 link.receive(&check::strip(&frame)?, lent)?;
-            } else {
+            } else if whole && self.taken == 0 {
                 link.receive(&frame, lent)?;
+            } else if come > self.taken.max(FRAGMENT_HEADER) && comes_in_parts(&frame) {
+                link.receive_part(&frame, self.taken..come, lent)?;
+                self.taken = come;
+            } else {
+                break;
             }
-            self.end.cells.release(frame)?;
             moved = true;
+            if whole {
+                self.taken = 0;
+                self.end.cells.release(frame)?;
+            }
         }
         if over && !link.peer_left() {
             return Err(given_up_by_peer());
@@ -200,6 +215,7 @@ impl Wire for ReachWire {
             let Some(mut room) = room else { break };
             let mut content = Content { room: &mut room, crc: self.verify.then_some(0) };
             content.write(header);
+            content.open();
             match &frame.body {
                 Body::Empty => {}
                 Body::Packed => content.write(link.packed()),
@@ -223,6 +239,10 @@ impl Wire for ReachWire {
 
     #[inline]
     fn take(&mut self, link: &mut Link, tag: u64, into: &mut Landing<'_>) -> Result<Poll<Option<usize>>, Broken> {
+        if self.taken > 0 {
+            // It is in the middle of a message.
+            return Ok(Poll::Ready(None));
+        }
         let taken = loop {
             // A checksum is that of all.
             let frame = if self.verify { self.end.incoming.peek()? } else { self.end.incoming.peek_open()? };
@@ -352,6 +372,13 @@ impl Content<'_, '_> {
             self.room.write(&crc.to_le_bytes());
         }
     }
+}
+
+/// Whether a frame whose header has come may be taken in parts.
+fn comes_in_parts(frame: &Frame<'_>) -> bool {
+    let mut kind = [0];
+    frame.read(0, &mut kind);
+    engine::comes_in_parts(kind[0])
 }
 
 fn given_up_by_peer() -> Broken {

@@ -22,11 +22,8 @@ use crate::options::Flow;
 const NARROW: usize = 2 << 10;
 /// Bytes of the shortest frame that goes in a cell: if the peer has taken all frames, or has just sent one in a cell, it is likely to answer.
 const LEAST_IN_CELL: usize = 192;
-/// Bytes of the longest parts of what goes in cells. (Measured near: with these,
-/// messages of 16 KiB to 1 MiB take 0.9 to 0.97 of the time that they take in parts of 16 KiB.)
-const PART: usize = 32 << 10;
-/// Bytes of the longest message that goes whole.
-const WHOLE: usize = 64 << 10;
+/// Bytes of the longest message that goes whole in a cell, and of the longest parts of longer ones.
+const PART: usize = 64 << 10;
 /// Bytes of all cells in the region of a rank, and of those of one link, at most.
 const CELLS_IN_ALL: usize = 8 << 20;
 const CELLS_OF_LINK: usize = 2 << 20;
@@ -59,7 +56,7 @@ impl Rings {
     pub(super) fn new(size: u32, flow: &Flow, more: usize) -> Rings {
         let longest = flow.frame as usize;
         let frames = usize::from(flow.credits) * taken(longest) + (more + Cells::UNREAD) * SLOT;
-        let in_cell = (longest + TRAILER).max(FRAGMENT_HEADER + WHOLE + TRAILER);
+        let in_cell = (longest + TRAILER).max(FRAGMENT_HEADER + PART + TRAILER);
         let room = (CELLS_IN_ALL / size.max(1) as usize).min(CELLS_OF_LINK);
         let ring = Layout::new(frames);
         let with_cells = ring.with_cells(in_cell - PREFIX, room);
@@ -71,9 +68,7 @@ impl Rings {
 
     /// What goes in longer frames; nothing where there are no cells.
     pub(super) fn long(self) -> Option<Long> {
-        let (most, least) = (self.longest_in_cell.checked_sub(TRAILER)?, self.longest);
-        let frame = (FRAGMENT_HEADER + PART).clamp(least, most);
-        Some(Long { beyond: NARROW as u64, frame, whole: most })
+        Some(Long { beyond: NARROW as u64, frame: self.longest_in_cell.checked_sub(TRAILER)? })
     }
 
     /// Bytes of both.
@@ -344,7 +339,7 @@ mod tests {
         assert!(rings(64).long().is_none() && rings(64).size() < 524 << 10);
         for ranks in [2, 8, 32] {
             let long = rings(ranks).long().unwrap();
-            assert!(long.whole >= WHOLE && long.frame >= PART && rings(ranks).size() < (2 << 20) + (524 << 10));
+            assert!(long.frame >= PART && rings(ranks).size() < (2 << 20) + (524 << 10));
         }
     }
 

@@ -223,7 +223,14 @@ proptest! {
                 }
             }
             let mut lent = Lent::Target(ops[5], &mut lent_bytes);
-            if link.receive(bytes.as_slice(), &mut lent).is_err() {
+            let cut = FRAGMENT_HEADER + 1 + bytes.len() / 2;
+            let received = match comes_in_parts(bytes.first().copied().unwrap_or(0)) && cut < bytes.len() {
+                true => link
+                    .receive_part(bytes.as_slice(), 0..cut, &mut lent)
+                    .and_then(|()| link.receive_part(bytes.as_slice(), cut..bytes.len(), &mut lent)),
+                false => link.receive(bytes.as_slice(), &mut lent),
+            };
+            if received.is_err() {
                 link.sever();
                 break;
             }

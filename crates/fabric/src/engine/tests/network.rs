@@ -35,8 +35,9 @@ struct Receiving {
 /// One rank: its end of the link and what it has under way.
 pub(super) struct End {
     pub(super) link: Link,
-    /// Frames on their way to this end.
+    /// Frames on their way to this end, and how much of the first one it has taken.
     wire: VecDeque<Vec<u8>>,
+    taken: usize,
     /// Bytes on their way through the device's channel to this end.
     channel: VecDeque<u8>,
     /// Sends of this end's device that have not completed: operation, and where the sent part of its message ends.
@@ -70,6 +71,7 @@ impl World {
             End {
                 link: Link::with_exports(config(rendezvous), exports),
                 wire: VecDeque::new(),
+                taken: 0,
                 channel: VecDeque::new(),
                 flying: VecDeque::new(),
                 posted: VecDeque::new(),
@@ -148,8 +150,9 @@ impl World {
 
     /// Receives what has come without an operation, if it is to be had so.
     fn take_next(&mut self, side: usize, tag: u64, room: usize) -> bool {
-        let End { link, wire, recvs, .. } = &mut self.ends[side];
+        let End { link, wire, taken, recvs, .. } = &mut self.ends[side];
         let Some(frame) = wire.front().filter(|_| link.takes()) else { return false };
+        assert_eq!(*taken, 0, "a link in the middle of a message takes none");
         let mut bytes = vec![CANARY; room];
         let Some(len) = link.take(tag, frame.as_slice(), &mut Landing::Bytes(&mut bytes)).unwrap() else {
             return false;
@@ -235,7 +238,18 @@ impl World {
 
     fn receive(&mut self, side: usize) -> bool {
         let Some(frame) = self.ends[side].wire.pop_front() else { return false };
-        self.with_lent(side, |link, lent| link.receive(frame.as_slice(), lent)).unwrap();
+        let (taken, len) = (self.ends[side].taken, frame.len());
+        if taken > 0 || comes_in_parts(frame[0]) && len > FRAGMENT_HEADER && self.dice.below(3) == 0 {
+            let begun = taken.max(FRAGMENT_HEADER);
+            let end = begun + 1 + self.dice.below(len - begun);
+            self.with_lent(side, |link, lent| link.receive_part(frame.as_slice(), taken..end, lent)).unwrap();
+            self.ends[side].taken = if end < len { end } else { 0 };
+            if end < len {
+                self.ends[side].wire.push_front(frame);
+            }
+        } else {
+            self.with_lent(side, |link, lent| link.receive(frame.as_slice(), lent)).unwrap();
+        }
         let link = &self.ends[side].link;
         let bound = 2000 + 16 * 500 + 16 * 64;
         assert!(link.kept <= bound, "{} bytes are kept", link.kept);
