@@ -60,6 +60,7 @@ fn run(data: &[u8], memory: &Guarded) {
                     Ok(Some(mut room)) => {
                         if spot.is_some() {
                             room.write(&vec![action; header]);
+                            room.may_open(true);
                             room.open();
                         }
                         room.write(&vec![action; room.left()]);

@@ -10,8 +10,8 @@
 //! in the same lines is written at once, whereas lines of one's own that the other side has read have to be got back from it. A frame in a cell
 //! may be shown while it [is still written](Reservation::open), so that its reader follows its writer.
 //!
-//! Every shared word has one writer: heads and payload belong to the producer; the `read` position, in a cache line of
-//! its own, belongs to the consumer, and the producer reads it only when the ring seems full. Zeroed memory is an empty
+//! Every shared word has one writer at a time: heads and payload belong to the producer, cells to whoever has them; the `read` position, in a
+//! cache line of its own, belongs to the consumer, and the producer reads it only when the ring seems full. Zeroed memory is an empty
 //! ring. Neither side trusts the other: each word is read once, checked, and then used, so that a hostile process can
 //! send nonsense or nothing, and no more.
 //!

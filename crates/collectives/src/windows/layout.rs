@@ -172,7 +172,7 @@ pub(super) enum Flow {
     Rooted,
     /// All may give, and each takes of some.
     Partial,
-    /// All give, and each takes of all.
+    /// All may give, and each takes of all.
     Mutual,
     /// All give, and each takes its share of a piece for all.
     Shares,
@@ -272,7 +272,13 @@ mod tests {
             for (flow, busy) in flows.concat() {
                 for len in [1, 8 << 10, SHORT, SHORT + 1, LONGEST_PIECE, LONGEST_PIECE + 1] {
                     let cut = Cut::of(len, flow, ranks, busy);
-                    assert!(cut.places >= if cut.turns { 2 } else { 4 }, "{ranks} ranks");
+                    // Whoever puts a piece has taken the one that lay there, and reduced it before.
+                    let least = match flow {
+                        Flow::Mutual if cut.turns => 2,
+                        Flow::Shares if cut.turns => 3,
+                        _ => 4,
+                    };
+                    assert!(cut.places >= least, "{ranks} ranks");
                     let mut places: Vec<usize> = (7..7 + cut.places).map(|piece| cut.at(piece)).collect();
                     places.sort_unstable();
                     assert!(
@@ -282,6 +288,30 @@ mod tests {
                     assert!(places.windows(2).all(|pair| pair[1] - pair[0] >= cut.piece + GAP), "{ranks} ranks");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn two_ranks_write_where_they_have_read() {
+        assert!(take_turns(2, true) && !take_turns(2, false) && !take_turns(3, true));
+        for flow in [Flow::Mutual, Flow::Shares] {
+            for len in [1, 64 << 10, LONGEST_PIECE + 1, 64 << 20] {
+                let cut = Cut::of(len, flow, 2, true);
+                for piece in cut.places..100 * cut.places {
+                    let before = piece - cut.places;
+                    assert_eq!(cut.at(piece), cut.at(before));
+                    assert_eq!([0, 1].map(|rank| cut.whose(piece, rank)), [1, 0].map(|rank| cut.whose(before, rank)));
+                }
+            }
+        }
+        for sequence in TURNS..1000 {
+            assert_eq!(slot(sequence, SLOT), slot(sequence - TURNS, SLOT));
+            let before = [1, 0].map(|rank| whose_slot(sequence - TURNS, rank));
+            assert_eq!([0, 1].map(|rank| whose_slot(sequence, rank)), before);
+        }
+        // Nobody else's are written.
+        for flow in [Flow::Rooted, Flow::Partial] {
+            assert!((0..100).all(|piece| Cut::of(1 << 20, flow, 2, true).whose(piece, 1) == 1));
         }
     }
 

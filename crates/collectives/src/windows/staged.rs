@@ -99,8 +99,11 @@ impl Windows {
         let takers: Ranks = (0..self.size).map(|peer| needs(self.rank, peer)).collect();
         let (gives, takes) = (takers.contains(&true), givers.contains(&true));
         // What was put there in another cut lies across any of this one's places.
-        let before = if gives { progress.cut.replace(cut) } else { progress.cut.take_if(|before| *before != cut) };
-        let recut = gives && before != Some(cut);
+        let recut = gives && progress.cut.replace(cut) != Some(cut);
+        if !gives && layout::take_turns(self.size, self.busy) {
+            // The other rank may put something on this one's stage.
+            progress.cut.take_if(|before| *before != cut);
+        }
         let lag = if shares { 2 } else { 1 };
         for piece in base..end + lag {
             if piece < end && gives {

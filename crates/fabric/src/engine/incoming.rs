@@ -62,24 +62,31 @@ impl Link {
         Ok(())
     }
 
-    /// Takes a part of a fragment that comes by and by: these bytes of its frame, of which the first part has the header and more.
+    /// Takes a part of a fragment that comes by and by: these bytes of its frame, of which the first part has the header and more. What the
+    /// header says is what it said then.
     ///
     /// # Errors
-    /// As [`Link::receive`].
+    /// As [`Link::receive`]; also if it is no fragment.
     pub fn receive_part(
         &mut self,
         frame: &(impl Incoming + ?Sized),
         part: Range<usize>,
         lent: &mut Lent<'_>,
     ) -> Result<(), ProtocolError> {
-        let prefix: Prefix = frame::read(frame, 0, "a header")?;
+        const WRONG: ProtocolError = ProtocolError::Malformed { what: "a frame in parts that is no fragment" };
         if part.start == 0 {
-            self.admit(&prefix, frame.len())?;
+            let prefix: Prefix = frame::read(frame, 0, "a header")?;
+            if self.admit(&prefix, frame.len())? != Kind::EagerFragment {
+                return Err(WRONG);
+            }
+            self.in_parts = Some((prefix, frame::read(frame, PREFIX, "a fragment")?));
         }
+        let (prefix, body) = self.in_parts.ok_or(WRONG)?;
         let kept_before = self.kept;
-        let piece = Piece::new(frame, part.start.max(FRAGMENT_HEADER)..part.end)?;
+        let piece = Piece::new(frame, body, part.start.max(FRAGMENT_HEADER)..part.end)?;
         self.on_fragment(prefix.word.get(), prefix.flags, &piece, lent)?;
         if part.end == frame.len() {
+            self.in_parts = None;
             self.consumed(kept_before);
         }
         Ok(())
@@ -518,8 +525,7 @@ struct Piece<'a, F: ?Sized> {
 }
 
 impl<'a, F: Incoming + ?Sized> Piece<'a, F> {
-    fn new(frame: &'a F, payload: Range<usize>) -> Result<Piece<'a, F>, ProtocolError> {
-        let mut body: FragmentBody = frame::read(frame, PREFIX, "a fragment")?;
+    fn new(frame: &'a F, mut body: FragmentBody, payload: Range<usize>) -> Result<Piece<'a, F>, ProtocolError> {
         let offset = body.offset.get().checked_add((payload.start - FRAGMENT_HEADER) as u64);
         body.offset = offset.ok_or(ProtocolError::Malformed { what: "a fragment's place" })?.into();
         Ok(Piece { frame, body, payload })

@@ -4,7 +4,7 @@ use std::task::Poll;
 use super::carried::Carriage;
 use super::exports::Exports;
 use super::fallback::Fallback;
-use super::frame::Status;
+use super::frame::{FragmentBody, Prefix, Status};
 use super::matching::{EACH, Unexpected, UnexpectedBody, meets};
 use super::moves::Posting;
 use super::onesided::OneSided;
@@ -114,6 +114,8 @@ pub struct Link {
     /// Bytes that are kept for receives.
     pub(super) kept: u64,
     pub(super) inbound: Inbound,
+    /// The header of the fragment that [comes in parts](Link::receive_part).
+    pub(super) in_parts: Option<(Prefix, FragmentBody)>,
     /// Sends that have frames to go, oldest first.
     pub(super) out: VecDeque<OpId>,
     pub(super) control: VecDeque<Control>,
@@ -166,6 +168,7 @@ impl Link {
             unexpected: VecDeque::new(),
             kept: 0,
             inbound: Inbound::Nothing,
+            in_parts: None,
             out: VecDeque::new(),
             control: VecDeque::new(),
             copies: VecDeque::new(),

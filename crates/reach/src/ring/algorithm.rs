@@ -111,7 +111,7 @@ impl Place {
 impl Geometry {
     fn new(layout: Layout) -> Geometry {
         let slots = layout.slots as u64;
-        // No ring is longer than 2 GiB, and no cell than 2 MiB.
+        // No ring is longer than 2 GiB, and no cell than 256 KiB.
         let [max_frame, cell, stride, cells] =
             [layout.max_frame(), layout.cell, layout.stride(), 2 * layout.cells].map(|size| size as u32);
         Geometry { slots, shift: slots.trailing_zeros(), max_frame, cell, stride, cells }

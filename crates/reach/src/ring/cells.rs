@@ -98,7 +98,6 @@ impl Cells {
         let first = if second { share } else { 0 };
         let mut owned = vec![false; 2 * share].into_boxed_slice();
         owned[first..first + share].fill(true);
-        // There are no more than 512.
         let others = (first..first + share).map(|cell| Spot::new(cell, 0)).collect();
         let read = VecDeque::with_capacity(2 * share);
         let (behind, lines) = (vec![0; 2 * share].into_boxed_slice(), layout.cell / LINE);
@@ -182,8 +181,8 @@ impl Cells {
     pub fn take_back(&mut self, frame: Frame<'_>) -> Result<(), RingError> {
         let mut names = [0; INLINE];
         let len = frame.len();
-        if len > INLINE || !len.is_multiple_of(NAME) {
-            return Err(RingError::Corrupt { what: "what gives cells back is longer than a line" });
+        if len == 0 || len > INLINE || !len.is_multiple_of(NAME) {
+            return Err(RingError::Corrupt { what: "what gives cells back names none, or half of one" });
         }
         frame.read(0, &mut names[..len]);
         frame.release();
@@ -252,9 +251,8 @@ mod tests {
             let spot = self.cells.next(len)?;
             let mut room = self.producer.reserve_in(spot, bytes.len(), header).unwrap()?;
             room.write(&bytes[..header]);
-            if open {
-                room.open();
-            }
+            room.may_open(open);
+            room.open();
             let (one, other) = bytes[header..].split_at(len / 3);
             let memory = Region::alloc(one.len().max(1)).unwrap().expose().unwrap().slice(0..one.len());
             memory.write(0, one);
@@ -376,7 +374,9 @@ mod tests {
         let spot = one.cells.next(3 * STEP).unwrap();
         let mut room = one.producer.reserve_in(spot, sent.len(), 16).unwrap().unwrap();
         room.write(&sent[..16]);
-        assert!(other.consumer.peek_open().unwrap().is_none());
+        room.open();
+        assert!(other.consumer.peek_open().unwrap().is_none(), "it may not");
+        room.may_open(true);
         room.open();
         assert!(other.consumer.peek().unwrap().is_none(), "all of it has not come");
         let mut come = 16;
@@ -436,7 +436,7 @@ mod tests {
             assert!(matches!(error, Some(RingError::Corrupt { .. })), "{cell} {line} {len} {header}: {error:?}");
         }
         // What gives cells back: an odd number of bytes, more than a line, a cell of its own.
-        for len in [1, 3, 57, 100] {
+        for len in [0, 1, 3, 57, 100] {
             assert!(corrupt(1 << 63 | 1 << 30 | len).is_some(), "{len}");
         }
         let mut pair = pair(2, 1024);

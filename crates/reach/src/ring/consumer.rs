@@ -1,11 +1,13 @@
+use std::cell::Cell;
+
 use fulmen_memory::Exposed;
 
 use super::algorithm::{Place, Reader};
 use super::mapped::Mapped;
 use super::{Layout, RingError, Spot};
 
-/// How often a reader looks whether more has come of a frame: longer than any write of some KiB takes.
-const LOOKS: u32 = 1024;
+/// How often a reader looks at most whether more has come of a frame that it found: some times longer than the write of a cell takes.
+const LOOKS: u32 = 2048;
 
 /// The side of a ring that reads frames. There is one for a ring, and it is made while the ring's memory is zeroed or
 /// holds nothing but the first frames of its producer.
@@ -39,7 +41,7 @@ impl Consumer {
     #[inline(always)]
     pub fn peek(&mut self) -> Result<Option<Frame<'_>>, RingError> {
         let found = self.reader.peek(false)?;
-        Ok(found.map(|(len, place)| Frame { reader: &mut self.reader, place, len }))
+        Ok(found.map(|(len, place)| Frame { reader: &mut self.reader, place, len, looks: Cell::new(LOOKS) }))
     }
 
     /// The same, also while it is [still written](super::Reservation::open): then only what [has come](Frame::come) of it is to be read.
@@ -49,7 +51,7 @@ impl Consumer {
     #[inline(always)]
     pub fn peek_open(&mut self) -> Result<Option<Frame<'_>>, RingError> {
         let found = self.reader.peek(true)?;
-        Ok(found.map(|(len, place)| Frame { reader: &mut self.reader, place, len }))
+        Ok(found.map(|(len, place)| Frame { reader: &mut self.reader, place, len, looks: Cell::new(LOOKS) }))
     }
 
     /// Hands the next frame, if there is one, to `take`, and then frees its room. If `take` panics, the frame stays.
@@ -72,6 +74,8 @@ pub struct Frame<'a> {
     reader: &'a mut Reader<Mapped>,
     place: Place,
     len: usize,
+    /// How often it is still looked at for more.
+    looks: Cell<u32>,
 }
 
 impl Frame<'_> {
@@ -111,14 +115,17 @@ impl Frame<'_> {
     #[inline(always)]
     #[must_use]
     pub fn come(&self, before: usize) -> usize {
-        for _ in 0..LOOKS {
-            let come = self.has_come();
+        loop {
+            let (come, looks) = (self.has_come(), self.looks.get());
             if come > before {
                 return come;
             }
+            if looks == 0 {
+                return before;
+            }
+            self.looks.set(looks - 1);
             std::hint::spin_loop();
         }
-        before
     }
 
     /// Copies bytes out, from offset `at` of the frame.

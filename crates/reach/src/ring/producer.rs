@@ -69,7 +69,15 @@ impl Producer {
     #[inline(always)]
     pub fn reserve(&mut self, len: usize) -> Result<Option<Reservation<'_>>, RingError> {
         let place = self.writer.reserve(len, false)?;
-        Ok(place.map(|place| Reservation { writer: &mut self.writer, place, len, filled: 0, past: false, open: false }))
+        Ok(place.map(|place| Reservation {
+            writer: &mut self.writer,
+            place,
+            len,
+            filled: 0,
+            past: false,
+            opens: false,
+            open: false,
+        }))
     }
 
     /// Makes room in a cell instead, for all but the first `inline` bytes, if the ring has a slot for these. It has to be
@@ -83,7 +91,15 @@ impl Producer {
     #[inline(always)]
     pub fn reserve_in(&mut self, spot: Spot, len: usize, inline: usize) -> Result<Option<Reservation<'_>>, RingError> {
         let place = self.writer.reserve_in(spot, len, inline)?;
-        Ok(place.map(|place| Reservation { writer: &mut self.writer, place, len, filled: 0, past: false, open: false }))
+        Ok(place.map(|place| Reservation {
+            writer: &mut self.writer,
+            place,
+            len,
+            filled: 0,
+            past: false,
+            opens: false,
+            open: false,
+        }))
     }
 }
 
@@ -95,6 +111,8 @@ pub struct Reservation<'a> {
     len: usize,
     filled: usize,
     past: bool,
+    /// It may be shown before all is written, and it is.
+    opens: bool,
     open: bool,
 }
 
@@ -112,12 +130,19 @@ impl Reservation<'_> {
         self.past = past;
     }
 
-    /// Shows the frame to the consumer now, which then reads what follows as it [comes](super::Frame::come), if that pays: if it lies in a
-    /// cell and is long, and what was written so far is what lies in its slot, and leaves room for a word.
+    /// Has [`Reservation::open`] show the frame, if that pays: not where its reader has other things to read, since each word about what has come
+    /// goes to and fro between the processors.
+    #[inline(always)]
+    pub fn may_open(&mut self, opens: bool) {
+        self.opens = opens;
+    }
+
+    /// Shows the frame to the consumer now, which then reads what follows as it [comes](super::Frame::come), if it [may](Reservation::may_open), lies in a
+    /// cell and is long, and if what was written so far is what lies in its slot, and leaves room for a word.
     #[inline(always)]
     pub fn open(&mut self) {
         let header = self.place.header();
-        if header == Some(self.filled) && self.filled <= COME_AT - HEAD && self.left() > STEP {
+        if self.opens && header == Some(self.filled) && self.filled <= COME_AT - HEAD && self.left() > STEP {
             self.writer.open(self.place, self.len);
             self.open = true;
         }

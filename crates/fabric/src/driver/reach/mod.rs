@@ -275,7 +275,7 @@ impl Wire for ReachWire {
         if self.is_given_up() {
             return Err(given_up_by_peer());
         }
-        if self.end.is_short_of_cells(payload.len()) {
+        if self.end.is_short_of_cells(payload.len())? {
             return Ok(false);
         }
         let all_taken = link.all_taken();

@@ -190,6 +190,8 @@ impl End {
             return Ok(Some(room));
         };
         let Some(mut room) = self.outgoing.reserve_in(spot, len, header)? else { return Ok(None) };
+        // Of what follows other messages, the reader has others to read.
+        room.may_open(has_read || all_taken);
         self.open = Open::Cell { spot, len: len - header, read: has_read };
         if !has_read {
             self.ahead.go(spot.cell());
@@ -240,11 +242,19 @@ impl End {
         Ok(true)
     }
 
-    /// Whether a message of so many bytes has to wait for a cell. In slots it would take as long as some others, and those that the peer has
-    /// given back are seen by whoever looks at what has come.
+    /// Whether a message of so many bytes has to wait for a cell. In slots it would take as long as some others.
     #[inline]
-    pub(super) fn is_short_of_cells(&self, message: usize) -> bool {
-        message > NARROW && self.rings.longest_in_cell > 0 && self.cells.next(0).is_none()
+    pub(super) fn is_short_of_cells(&mut self, message: usize) -> Result<bool, RingError> {
+        if message <= NARROW || self.rings.longest_in_cell == 0 || self.cells.next(0).is_some() {
+            return Ok(false);
+        }
+        // What the peer has given back may be the next that has come.
+        while let Some(frame) = self.incoming.peek()?
+            && frame.is_aside()
+        {
+            self.cells.take_back(frame)?;
+        }
+        Ok(self.cells.next(0).is_none())
     }
 
     /// Gives cells back if this end has too many of them: true if the peer is to look.

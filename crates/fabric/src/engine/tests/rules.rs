@@ -92,6 +92,52 @@ fn a_message_is_taken_as_it_comes_or_stays() {
     assert!(matches!(again, Err(ProtocolError::Sequence { .. })), "it was taken once: {again:?}");
 }
 
+/// A frame whose first byte is another one each time that it is read.
+struct Fickle(Vec<u8>, std::cell::Cell<u8>);
+
+impl Incoming for Fickle {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn read(&self, at: usize, into: &mut [u8]) {
+        into.copy_from_slice(&self.0[at..at + into.len()]);
+        if at == 0 {
+            into[0] = self.1.get();
+        }
+    }
+
+    fn copy_to(&self, at: usize, to: &fulmen_memory::Exposed, to_at: usize, len: usize) {
+        to.write(to_at, &self.0[at..at + len]);
+    }
+}
+
+#[test]
+fn a_frame_in_parts_is_a_fragment_and_what_its_header_said_first() {
+    let (mut one, mut other) = pair(Rendezvous::Mapped);
+    one.send(7, Source::Memory(memory(2000)));
+    let sent = frame(&mut one, &Lent::Nothing).unwrap();
+    let (fragment, half, all) = (sent[0], sent.len() / 2, sent.len());
+    assert!(comes_in_parts(fragment));
+    let fickle = Fickle(sent.clone(), fragment.into());
+    other.receive_part(&fickle, 0..half, &mut Lent::Nothing).unwrap();
+    fickle.1.set(u8::MAX);
+    other.receive_part(&fickle, half..all, &mut Lent::Nothing).unwrap();
+    assert_eq!(other.kept(), (all - FRAGMENT_HEADER) as u64 + 64);
+    // Each other kind.
+    for kind in (0..=u8::MAX).filter(|kind| *kind != fragment) {
+        let (_, mut other) = pair(Rendezvous::Mapped);
+        let error = other.receive_part(&Fickle(sent.clone(), kind.into()), 0..half, &mut Lent::Nothing);
+        assert!(
+            matches!(error, Err(ProtocolError::Malformed { .. } | ProtocolError::Kind { .. })),
+            "{kind}: {error:?}"
+        );
+    }
+    // And no beginning.
+    let (_, mut other) = pair(Rendezvous::Mapped);
+    assert!(other.receive_part(sent.as_slice(), half..all, &mut Lent::Nothing).is_err());
+}
+
 #[test]
 fn a_link_knows_when_the_peer_has_taken_all() {
     let (mut one, mut other) = pair(Rendezvous::Mapped);
