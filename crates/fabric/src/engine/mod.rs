@@ -171,12 +171,8 @@ impl Config {
     /// Bytes of the next fragment of what comes from there, after so many. [`Source::Bytes`] go as if they were short.
     fn fragment(&self, source: &Source, sent: u64) -> u64 {
         let (total, left) = (source.len(), source.len() - sent);
-        match self.long {
-            Some(long) if total > long.beyond && !matches!(source, Source::Bytes(_)) => {
-                left.min((long.frame - FRAGMENT_HEADER) as u64)
-            }
-            _ => left.min((self.frame - FRAGMENT_HEADER) as u64),
-        }
+        let long = self.long.filter(|long| total > long.beyond && !matches!(source, Source::Bytes(_)));
+        left.min((long.map_or(self.frame, |long| long.frame) - FRAGMENT_HEADER) as u64)
     }
 
     /// Frames for which a receiver must have room at any time: the credits, and as many Credit frames as can be unread.
