@@ -8,12 +8,14 @@ use libfuzzer_sys::fuzz_target;
 /// Two cells each.
 const LAYOUT: Layout = Layout::new(1024).with_cells(10_000, 2 * (10_048 + 1024));
 
+/// Bytes of either side's.
+const CELLS: usize = LAYOUT.cells_size();
+
 /// Bytes of the longest frame: a line's and a cell's.
 const LONGEST: usize = 56 + 10_048;
 
 fuzz_target!(|data: &[u8]| {
-    let cells = LAYOUT.cells_size();
-    with_memory!(&[LAYOUT.size(), LAYOUT.size(), cells, cells, LONGEST], |memory| run(data, memory))
+    with_memory!(&[LAYOUT.size(), LAYOUT.size(), CELLS, CELLS, LONGEST], |memory| run(data, memory))
 });
 
 fn run(data: &[u8], memory: &Guarded) {

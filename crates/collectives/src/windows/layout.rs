@@ -291,6 +291,61 @@ mod tests {
         }
     }
 
+    /// Two ranks that make the same calls, in an order of steps that looks as if it was drawn: some of all, in which they take turns or do not,
+    /// and some in which one rank gives. Whether what each reads in a slot is what the other wrote there for this call, if a slot may be
+    /// written `lead` calls ahead.
+    fn turns_are_kept(lead: u64) -> bool {
+        let mut drawn = 1_u64;
+        let mut below = |end: u64| {
+            drawn = drawn.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (drawn >> 33) % end
+        };
+        let calls: Vec<u64> = (0..20_000).map(|_| below(6)).collect();
+        let gives = |rank: usize, call: u64| !matches!((calls[call as usize], rank), (4, 1) | (5, 0));
+        let part = |rank: usize, call: u64| if calls[call as usize] < 2 { whose_slot(call, rank) } else { rank };
+        let mut slots = [[(0, 0); TURNS as usize]; 2];
+        let mut ranks = [Rank { done: true, ..Rank::default() }; 2];
+        let mut favoured = 0;
+        while ranks.iter().any(|rank| rank.announced + 1 < calls.len() as u64) {
+            // One is much faster than the other for a while.
+            favoured = if below(50) == 0 { below(2) as usize } else { favoured };
+            let at = if below(4) > 0 { favoured } else { below(2) as usize };
+            let (Rank { announced, met, done }, peer) = (ranks[at], ranks[1 - at].announced);
+            if !done {
+                let reads = gives(1 - at, announced);
+                if reads && peer < announced {
+                    continue;
+                }
+                if reads && slots[part(1 - at, announced)][(announced % TURNS) as usize] != (announced, 1 - at) {
+                    return false;
+                }
+                ranks[at] = Rank { announced, met: if reads { announced } else { met }, done: true };
+                continue;
+            }
+            let call = announced + 1;
+            if call == calls.len() as u64 {
+                continue;
+            }
+            let lead = if gives(at, call) { lead } else { LEAD };
+            if announced >= met + lead {
+                let needed = call - lead.div_ceil(2);
+                ranks[at].met = if peer >= needed { needed } else { met };
+                continue;
+            }
+            if gives(at, call) {
+                slots[part(at, call)][(call % TURNS) as usize] = (call, at);
+            }
+            ranks[at] = Rank { announced: call, met, done: false };
+        }
+        true
+    }
+
+    #[test]
+    fn what_two_ranks_read_in_turns_was_not_written_anew() {
+        assert!(turns_are_kept(SLOT_LEAD));
+        assert!(!turns_are_kept(SLOT_LEAD + 1), "the other would have to read at once");
+    }
+
     #[test]
     fn two_ranks_write_where_they_have_read() {
         assert!(take_turns(2, true) && !take_turns(2, false) && !take_turns(3, true));

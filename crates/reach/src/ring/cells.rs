@@ -126,7 +126,7 @@ impl Cells {
         let taken = self.read.pop_back().or_else(|| self.others.pop_front());
         debug_assert_eq!(taken.map(Spot::cell), Some(spot.cell()));
         self.owned[spot.cell()] = false;
-        // No cell has so many lines.
+        // Some thousands at most.
         self.behind[spot.cell()] = (spot.line() + len.div_ceil(LINE) + APART) as u32;
     }
 

@@ -69,15 +69,7 @@ impl Producer {
     #[inline(always)]
     pub fn reserve(&mut self, len: usize) -> Result<Option<Reservation<'_>>, RingError> {
         let place = self.writer.reserve(len, false)?;
-        Ok(place.map(|place| Reservation {
-            writer: &mut self.writer,
-            place,
-            len,
-            filled: 0,
-            past: false,
-            opens: false,
-            open: false,
-        }))
+        Ok(place.map(|place| Reservation::new(&mut self.writer, place, len)))
     }
 
     /// Makes room in a cell instead, for all but the first `inline` bytes, if the ring has a slot for these. It has to be
@@ -91,15 +83,7 @@ impl Producer {
     #[inline(always)]
     pub fn reserve_in(&mut self, spot: Spot, len: usize, inline: usize) -> Result<Option<Reservation<'_>>, RingError> {
         let place = self.writer.reserve_in(spot, len, inline)?;
-        Ok(place.map(|place| Reservation {
-            writer: &mut self.writer,
-            place,
-            len,
-            filled: 0,
-            past: false,
-            opens: false,
-            open: false,
-        }))
+        Ok(place.map(|place| Reservation::new(&mut self.writer, place, len)))
     }
 }
 
@@ -114,6 +98,13 @@ pub struct Reservation<'a> {
     /// It may be shown before all is written, and it is.
     opens: bool,
     open: bool,
+}
+
+impl<'a> Reservation<'a> {
+    #[inline(always)]
+    fn new(writer: &'a mut Writer<Mapped>, place: Place, len: usize) -> Reservation<'a> {
+        Reservation { writer, place, len, filled: 0, past: false, opens: false, open: false }
+    }
 }
 
 impl Reservation<'_> {
