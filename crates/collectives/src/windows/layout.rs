@@ -127,7 +127,7 @@ pub(super) const fn turning(reduces: bool) -> usize {
 }
 const _: () = assert!(turning(false) > INLINE_MAX, "announcements are their rank's alone to write");
 
-/// In whose part a rank of two writes what it writes the next time in the other's.
+/// In whose part a rank of two writes in this turn: its own and the other's alternate, and the other rank's are the opposite.
 #[inline]
 fn whose(turn: u64, rank: usize) -> usize {
     rank ^ (turn as usize & 1)

@@ -58,7 +58,7 @@ pub(crate) struct Progress {
     history: History,
     /// Pieces that all have put on their stages so far, or will.
     pieces: u64,
-    /// How this rank's stage was gone over when it last put something there.
+    /// How all that is put where this rank puts something next was cut, since it last waited for all to have taken it; none if that is not known.
     cut: Option<Cut>,
     paces: pace::Paces,
 }

@@ -109,7 +109,7 @@ impl Windows {
             if piece < end && gives {
                 // What lay there may be an earlier call's, and have been for others.
                 let room = (piece + 1).saturating_sub(cut.places).max(if recut { base } else { 0 });
-                self.await_counter(ongoing, Counter::Taken, room, |peer| takers[peer] || cut.turns || room <= base)?;
+                self.await_counter(ongoing, Counter::Taken, room, |peer| takers[peer] || room <= base)?;
                 self.put(request, (pieces, piece), (stores, onto_stage));
             }
             if piece == base && !agreed {
