@@ -47,7 +47,7 @@ fn run(data: &[u8], memory: &Guarded) {
         1 => Rendezvous::Matched,
         _ => Rendezvous::Striped,
     };
-    let long = (rendezvous == Rendezvous::Mapped).then_some(Long { beyond: 300, frame: 500 });
+    let long = (rendezvous == Rendezvous::Mapped).then_some(Long { beyond: 300, whole: 400, frame: 500 });
     let config = Config { frame: 256, long, credits: 16, unexpected: 2000, rendezvous, verify: flags & 2 != 0 };
     let exports = Exports::new();
     let rights = [Rights::READ, Rights::WRITE, Rights::all()];

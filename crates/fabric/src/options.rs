@@ -57,10 +57,10 @@ pub struct FabricOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Flow {
     /// Bytes of the longest frame, header included: 256 to 65,536. Over shared memory, messages of more than 2 KiB go in frames of up to
-    /// 64 KiB, in cells of memory that both ranks share, if that is longer and there is room for it.
+    /// 256 KiB, in cells of memory that both ranks share, if that is longer and there is room for it.
     pub frame: u32,
     /// Frames that may be under way to a rank before it has made room again: 16 to 1,024. Of those that are longer than [`Flow::frame`], as many
-    /// as there are cells (31 each way among up to four ranks, fewer among more).
+    /// as there are cells (7 each way among up to sixteen ranks, fewer among more).
     pub credits: u16,
     /// The shortest message, in bytes, out of registered memory that is moved with one copy (rendezvous) instead of in
     /// frames.

@@ -89,13 +89,14 @@ const BETWEEN_CELLS: usize = 1 << 10;
 
 /// The most cells that either side may have at first, and the most bytes of one.
 const MOST_CELLS: usize = 1 << 6;
-const LONGEST_CELL: usize = 256 << 10;
+const LONGEST_CELL: usize = 512 << 10;
 
 /// Where in a slot its writer says how much of the frame has come, if it shows it before all has.
 const COME_AT: usize = LINE - size_of::<u64>();
 
-/// Bytes of a frame that is shown while it is written, from one word about it to the next.
+/// Bytes of a frame that is shown while it is written, from one word about it to the next, at least and at most.
 const STEP: usize = 8 << 10;
+const LONGEST_STEP: usize = 64 << 10;
 
 impl Layout {
     /// A ring of at least `capacity` bytes of slots, rounded up to a power of two (at least 256 bytes).
@@ -112,10 +113,10 @@ impl Layout {
     /// The same with cells for up to `bytes` bytes: as many as `room` bytes take, and 64 at most, are either side's at first.
     ///
     /// # Panics
-    /// If they have more than 256 KiB each.
+    /// If they have more than 512 KiB each.
     #[must_use]
     pub const fn with_cells(self, bytes: usize, room: usize) -> Layout {
-        assert!(bytes <= LONGEST_CELL, "cells have at most 256 KiB");
+        assert!(bytes <= LONGEST_CELL, "cells have at most 512 KiB");
         let layout = Layout { cells: 0, cell: bytes.next_multiple_of(LINE), ..self };
         let cells = room / layout.stride();
         Layout { cells: if cells < MOST_CELLS { cells } else { MOST_CELLS }, ..layout }

@@ -134,12 +134,17 @@ pub struct Config {
     pub planted: Option<Planted>,
 }
 
+/// The parts of a long message begin where lines of memory do, if it does.
+const ALIGNED: u64 = 64;
+
 /// Messages that go in longer frames, so that less time is taken for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Long {
     /// They have more bytes than that.
     pub beyond: u64,
-    /// Bytes of the longest frame with one of them or a fragment: no less than [`Config::frame`].
+    /// Bytes of the longest frame with a whole one.
+    pub whole: usize,
+    /// Bytes of the longest frame with a fragment of a longer one: no less than either, or [`Config::frame`].
     pub frame: usize,
 }
 
@@ -160,7 +165,7 @@ impl Config {
     #[must_use]
     pub fn goes_whole(&self, len: u64) -> bool {
         let long = self.long.filter(|long| len > long.beyond);
-        len <= (long.map_or(self.frame, |long| long.frame) - PREFIX) as u64
+        len <= (long.map_or(self.frame, |long| long.whole) - PREFIX) as u64
     }
 
     /// Bytes of the longest frame of any kind.
@@ -172,7 +177,9 @@ impl Config {
     fn fragment(&self, source: &Source, sent: u64) -> u64 {
         let (total, left) = (source.len(), source.len() - sent);
         let long = self.long.filter(|long| total > long.beyond && !matches!(source, Source::Bytes(_)));
-        left.min((long.map_or(self.frame, |long| long.frame) - FRAGMENT_HEADER) as u64)
+        // What follows is written while what went before is read.
+        let half = long.map_or(u64::MAX, |_| total.div_ceil(2).next_multiple_of(ALIGNED));
+        left.min((long.map_or(self.frame, |long| long.frame) - FRAGMENT_HEADER) as u64).min(half)
     }
 
     /// Frames for which a receiver must have room at any time: the credits, and as many Credit frames as can be unread.
@@ -194,7 +201,8 @@ impl Config {
 
     fn check(&self) {
         assert!(self.frame >= 128, "a frame has at least 128 bytes");
-        assert!(self.longest() >= self.frame, "a long frame is no shorter than others");
+        let whole = self.long.map_or(0, |long| long.whole);
+        assert!(self.longest() >= self.frame.max(whole), "a long frame is no shorter than others");
         assert!((2 * RESERVE..=1024).contains(&self.credits), "a link has 16 to 1024 credits");
     }
 }

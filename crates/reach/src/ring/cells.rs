@@ -61,7 +61,7 @@ impl fmt::Debug for Spot {
 /// The cells that one end of a pair of rings may write, of those that both rings share.
 ///
 /// Each is one end's at any time, or on its way with a frame. An end writes first what it has read last: these lines are in its processor's
-/// caches. It gives back what it has read more of than it writes, the oldest first, and short frames take another place in a cell each time, so that
+/// caches. It gives back what it has read more of than it writes, last what it has read last, and short frames take another place in a cell each time, so that
 /// data that goes one way goes through all bytes of all cells in turn: what the other end is to write then is in nobody's second-level cache any more.
 #[derive(Debug)]
 pub struct Cells {
@@ -151,23 +151,24 @@ impl Cells {
         self.read.len() + self.others.len() > self.share + self.most_over
     }
 
-    /// Gives those back that it has read longest ago; false if the ring has no room to say so, and they stay this end's.
+    /// Gives some back, those that it has not read before those that it has, and of these the oldest first; false if the ring has no room to say so, and they stay this end's.
     ///
     /// # Errors
     /// As [`Producer::try_push`].
     #[cold]
     pub fn give_back(&mut self, producer: &mut Producer) -> Result<bool, RingError> {
         let over = (self.read.len() + self.others.len()).saturating_sub(self.share);
-        let count = over.min(self.read.len()).min(INLINE / NAME);
+        let count = over.min(INLINE / NAME);
+        let others = count.min(self.others.len());
         let mut names = [0; INLINE];
-        for (name, spot) in names.chunks_exact_mut(NAME).zip(self.read.iter().take(count)) {
+        for (name, spot) in names.chunks_exact_mut(NAME).zip(self.others.iter().chain(&self.read).take(count)) {
             // There are no more than 128.
             name.copy_from_slice(&(spot.cell() as u16).to_le_bytes());
         }
         if !producer.try_push_aside(&names[..count * NAME])? {
             return Ok(false);
         }
-        for spot in self.read.drain(..count) {
+        for spot in self.others.drain(..others).chain(self.read.drain(..count - others)) {
             self.owned[spot.cell()] = false;
         }
         Ok(true)
@@ -348,6 +349,18 @@ mod tests {
             assert!(answers.cells.has_read());
             assert_eq!(answers.send(&bytes(700 - number, number), 16, false), Some(first));
         }
+    }
+
+    #[test]
+    fn what_was_read_last_is_given_back_last() {
+        let mut pair = pair(4, 4096);
+        for number in 0..3 {
+            assert!(pair.ends[0].send(&bytes(500, number), 16, false).is_some());
+            assert_eq!(pair.ends[1].take(), pair.ends[0].sent.pop_front());
+        }
+        assert!(pair.ends[1].cells.has_too_many());
+        pair.ends[1].give_back();
+        assert_eq!((pair.ends[1].cells.read.len(), pair.ends[1].count()), (3, 4));
     }
 
     #[test]

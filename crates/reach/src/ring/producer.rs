@@ -2,7 +2,7 @@ use fulmen_memory::Exposed;
 
 use super::algorithm::{Place, Writer};
 use super::mapped::Mapped;
-use super::{COME_AT, HEAD, Layout, RingError, STEP, Spot};
+use super::{COME_AT, HEAD, LONGEST_STEP, Layout, RingError, STEP, Spot};
 
 /// The side of a ring that writes frames. There is one for a ring, and it is made while the ring's memory is zeroed.
 #[derive(Debug)]
@@ -146,16 +146,23 @@ impl Reservation<'_> {
     #[inline(always)]
     pub fn write(&mut self, from: &[u8]) {
         assert!(from.len() <= self.left(), "{} bytes do not fit in the {} left of a frame", from.len(), self.left());
-        for from in from.chunks(self.step()) {
-            self.writer.write(self.place, self.filled, from, self.past);
-            self.note(from.len());
+        let mut from = from;
+        while !from.is_empty() {
+            let (next, others) = from.split_at(self.step().min(from.len()));
+            self.writer.write(self.place, self.filled, next, self.past);
+            self.note(next.len());
+            from = others;
         }
     }
 
-    /// Bytes that are written at once.
+    /// Bytes that are written at once. Of a frame that is shown, as many as were before: each word about it takes its way between the processors,
+    /// and its reader is that much behind. The last are fewer: they are left to be read when all is written.
     #[inline(always)]
     fn step(&self) -> usize {
-        if self.open { STEP } else { usize::MAX }
+        if !self.open {
+            return usize::MAX;
+        }
+        self.filled.min(self.left() / 2).clamp(STEP, LONGEST_STEP) / STEP * STEP
     }
 
     /// So many more were written.
@@ -174,7 +181,8 @@ impl Reservation<'_> {
     pub fn copy_from(&mut self, from: &Exposed) {
         let all = from.len();
         assert!(all <= self.left(), "{all} bytes do not fit in the {} left of a frame", self.left());
-        for begin in (0..all).step_by(self.step()) {
+        let mut begin = 0;
+        while begin < all {
             let len = self.step().min(all - begin);
             let (at, first) = self.place.run(self.filled, len);
             for (from_at, at, len) in [(begin, at, first), (begin + first, self.place.rest, len - first)] {
@@ -185,6 +193,7 @@ impl Reservation<'_> {
                 }
             }
             self.note(len);
+            begin += len;
         }
     }
 

@@ -20,7 +20,7 @@ pub(super) fn config(rendezvous: Rendezvous) -> Config {
     Config {
         frame: 256,
         // Only where drivers have it.
-        long: (rendezvous == Rendezvous::Mapped).then_some(Long { beyond: 300, frame: 500 }),
+        long: (rendezvous == Rendezvous::Mapped).then_some(Long { beyond: 300, whole: 400, frame: 500 }),
         credits: 16,
         unexpected: 2000,
         rendezvous,

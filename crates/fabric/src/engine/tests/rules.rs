@@ -38,7 +38,7 @@ fn messages_that_wait_go_before_new_ones() {
     assert_eq!(one.eager(1, 1), None, "it would overtake");
     frame(&mut one, &Lent::Nothing).unwrap();
     assert!(one.eager(1, 1).is_some());
-    for (len, whole) in [(240, true), (241, false), (300, false), (301, true), (484, true), (485, false)] {
+    for (len, whole) in [(240, true), (241, false), (300, false), (301, true), (384, true), (385, false)] {
         assert_eq!(one.eager(1, len).is_some(), whole, "{len} bytes");
     }
 }
@@ -478,6 +478,12 @@ fn fragments_of_long_messages_are_as_long_as_they_may_be() {
     let most = (long.frame - FRAGMENT_HEADER) as u64;
     assert_eq!(config.fragment(&Source::Lent(10 * most), 0), most);
     assert_eq!(config.fragment(&Source::Lent(10 * most), 9 * most + 1), most - 1);
+    // Of one that would have room in one, or nearly, there are two.
+    let whole = (long.whole - PREFIX) as u64;
+    assert!(config.goes_whole(whole) && !config.goes_whole(whole + 1));
+    let half = (whole + 1).div_ceil(2).next_multiple_of(ALIGNED);
+    assert_eq!(config.fragment(&Source::Lent(whole + 1), 0), half);
+    assert_eq!(config.fragment(&Source::Lent(whole + 1), half), whole + 1 - half);
     // Others go as they always did.
     assert_eq!(config.fragment(&Source::Lent(long.beyond), 0), (config.frame - FRAGMENT_HEADER) as u64);
     assert_eq!(config.fragment(&Source::Bytes(vec![0; 2000].into()), 1900), 100);
