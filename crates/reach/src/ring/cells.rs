@@ -61,8 +61,8 @@ impl fmt::Debug for Spot {
 /// The cells that one end of a pair of rings may write, of those that both rings share.
 ///
 /// Each is one end's at any time, or on its way with a frame. An end writes first what it has read last: these lines are in its processor's
-/// caches. It gives back what it has read more of than it writes, last what it has read last, and short frames take another place in a cell each time, so that
-/// data that goes one way goes through all bytes of all cells in turn: what the other end is to write then is in nobody's second-level cache any more.
+/// caches. It gives back what it has read more of than it writes, last what it has read last, and short frames take another place in a cell each
+/// time, so that data that goes one way goes through all bytes of all cells in turn: what the other end is to write then is in nobody's second-level cache any more.
 #[derive(Debug)]
 pub struct Cells {
     /// Those that it has read and not written since, the newest last.
@@ -151,7 +151,14 @@ impl Cells {
         self.read.len() + self.others.len() > self.share + self.most_over
     }
 
-    /// Gives some back, those that it has not read before those that it has, and of these the oldest first; false if the ring has no room to say so, and they stay this end's.
+    /// Whether this end has that cell, and no frame is in it.
+    #[must_use]
+    pub fn has(&self, cell: usize) -> bool {
+        self.owned.get(cell).is_some_and(|owned| *owned)
+    }
+
+    /// Gives some back, those that it has not read before those that it has, and of these the oldest first; false if the ring has no room to say
+    /// so, and they stay this end's.
     ///
     /// # Errors
     /// As [`Producer::try_push`].

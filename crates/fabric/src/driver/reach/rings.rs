@@ -135,8 +135,8 @@ pub(super) struct End {
 }
 
 /// How much of the memory of this end's first cells has pages. The system gives each when it is first used, which takes 3 µs, longer than what it is used
-/// for: so it is asked for as many as there are at once, which few messages have to wait for. The peer
-/// may have been given some of these meanwhile, so that they are left as they are.
+/// for: so it is asked for as many as there are at once, which few messages have to wait for. Some of these cells the peer may have meanwhile, who
+/// writes them: they are left out.
 struct Ahead {
     memory: Exposed,
     /// The first of these cells, and the bytes from each to the next one.
@@ -153,19 +153,20 @@ impl Ahead {
 
     /// A cell is about to be used.
     #[inline]
-    fn go(&mut self, cell: usize) {
+    fn go(&mut self, cell: usize, cells: &Cells) {
         let after = (cell + 1).saturating_sub(self.first) * self.stride;
         if after > self.touched && after <= self.memory.len() {
-            self.touch(after);
+            self.touch(after, cells);
         }
     }
 
     #[cold]
-    fn touch(&mut self, after: usize) {
+    fn touch(&mut self, after: usize, cells: &Cells) {
         let end = after.max(self.touched + self.touched.clamp(LEAST_AHEAD, MOST_AHEAD)).min(self.memory.len());
         for at in (self.touched..end).step_by(PAGE) {
-            // Whichever it finds.
-            let _ = self.memory.atomic_u32(at).compare_exchange(0, 0, Ordering::Relaxed, Ordering::Relaxed);
+            if cells.has(self.first + at / self.stride) {
+                self.memory.atomic_u32(at).store(0, Ordering::Relaxed);
+            }
         }
         self.touched = end;
     }
@@ -200,7 +201,7 @@ impl End {
         room.may_open(has_read || all_taken);
         self.open = Open::Cell { spot, len: len - header, read: has_read };
         if !has_read {
-            self.ahead.go(spot.cell());
+            self.ahead.go(spot.cell(), &self.cells);
             room.past_caches(self.ways[1].begin(len));
         }
         Ok(Some(room))
