@@ -201,8 +201,8 @@ impl Config {
 
     fn check(&self) {
         assert!(self.frame >= 128, "a frame has at least 128 bytes");
-        let whole = self.long.map_or(0, |long| long.whole);
-        assert!(self.longest() >= self.frame.max(whole), "a long frame is no shorter than others");
+        let fits = |long: Long| long.frame >= self.frame.max(long.whole);
+        assert!(self.long.is_none_or(fits), "a long frame is no shorter than others");
         assert!((2 * RESERVE..=1024).contains(&self.credits), "a link has 16 to 1024 credits");
     }
 }

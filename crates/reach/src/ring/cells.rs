@@ -62,7 +62,8 @@ impl fmt::Debug for Spot {
 ///
 /// Each is one end's at any time, or on its way with a frame. An end writes first what it has read last: these lines are in its processor's
 /// caches. It gives back what it has read more of than it writes, last what it has read last, and short frames take another place in a cell each
-/// time, so that data that goes one way goes through all bytes of all cells in turn: what the other end is to write then is in nobody's second-level cache any more.
+/// time, so that data that goes one way goes through all bytes of all cells in turn: what the other end is to write then is in nobody's
+/// second-level cache any more.
 #[derive(Debug)]
 pub struct Cells {
     /// Those that it has read and not written since, the newest last.
@@ -301,7 +302,7 @@ mod tests {
     }
 
     fn bytes(len: usize, seed: usize) -> Vec<u8> {
-        (0..len).map(|at| (at * 7 + seed) as u8).collect()
+        (0..len).map(|at| (at * 7 + at / 251 + seed) as u8).collect()
     }
 
     proptest! {
@@ -340,14 +341,19 @@ mod tests {
         }
     }
 
-    #[test]
-    fn what_is_asked_and_answered_lies_in_the_same_lines() {
+    /// Two ends with four cells each, three frames having gone one way.
+    fn after_three() -> Pair {
         let mut pair = pair(4, 4096);
-        // What went one way before.
         for number in 0..3 {
             assert!(pair.ends[0].send(&bytes(500, number), 16, false).is_some());
             assert_eq!(pair.ends[1].take(), pair.ends[0].sent.pop_front());
         }
+        pair
+    }
+
+    #[test]
+    fn what_is_asked_and_answered_lies_in_the_same_lines() {
+        let mut pair = after_three();
         let first = pair.ends[0].send(&bytes(500, 3), 16, false).unwrap();
         for number in 0..10 {
             let [one, other] = &mut pair.ends;
@@ -360,11 +366,7 @@ mod tests {
 
     #[test]
     fn what_was_read_last_is_given_back_last() {
-        let mut pair = pair(4, 4096);
-        for number in 0..3 {
-            assert!(pair.ends[0].send(&bytes(500, number), 16, false).is_some());
-            assert_eq!(pair.ends[1].take(), pair.ends[0].sent.pop_front());
-        }
+        let mut pair = after_three();
         assert!(pair.ends[1].cells.has_too_many());
         pair.ends[1].give_back();
         assert_eq!((pair.ends[1].cells.read.len(), pair.ends[1].count()), (3, 4));
@@ -420,6 +422,17 @@ mod tests {
             one.consumer.peek().unwrap().expect("it was shown when all of it had come");
             one.take().unwrap();
             std::mem::swap(one, other);
+        }
+    }
+
+    #[test]
+    fn long_frames_that_are_shown_come_as_they_were_sent() {
+        let mut pair = pair(1, 40 * STEP);
+        for len in [STEP + 1, 3 * STEP - 1, 9 * STEP + 7, 33 * STEP, 40 * STEP] {
+            let [one, other] = &mut pair.ends;
+            assert!(one.send(&bytes(16 + len, len), 16, true).is_some());
+            assert!(other.take() == one.sent.pop_front(), "{len} bytes");
+            pair.ends.swap(0, 1);
         }
     }
 

@@ -155,14 +155,10 @@ impl Reservation<'_> {
         }
     }
 
-    /// Bytes that are written at once. Of a frame that is shown, as many as were before: each word about it takes its way between the processors,
-    /// and its reader is that much behind. The last are fewer: they are left to be read when all is written.
+    /// Bytes that are written at once.
     #[inline(always)]
     fn step(&self) -> usize {
-        if !self.open {
-            return usize::MAX;
-        }
-        self.filled.min(self.left() / 2).clamp(STEP, LONGEST_STEP) / STEP * STEP
+        if self.open { step(self.filled, self.left()) } else { usize::MAX }
     }
 
     /// So many more were written.
@@ -207,5 +203,34 @@ impl Reservation<'_> {
         if !self.open {
             self.writer.publish(self.place, self.len);
         }
+    }
+}
+
+/// Bytes that are written at once of a frame that is shown, of which so many are written and left: as many as were before, since each word about
+/// them takes its way between the processors, and the reader is that much behind. The last are fewer: they are left to be read when all
+/// is written.
+#[inline(always)]
+fn step(filled: usize, left: usize) -> usize {
+    filled.min(left / 2).clamp(STEP, LONGEST_STEP) / STEP * STEP
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_grow_and_shrink() {
+        let steps = |len: usize| {
+            let mut filled = 16;
+            std::iter::from_fn(|| {
+                let next = step(filled, 16 + len - filled).min(16 + len - filled);
+                filled += next;
+                (next > 0).then(|| next.div_ceil(STEP))
+            })
+            .collect::<Vec<_>>()
+        };
+        assert_eq!(steps(STEP + 1), [1, 1]);
+        assert_eq!(steps(8 * STEP), [1, 1, 2, 2, 1, 1]);
+        assert_eq!(steps(32 * STEP), [1, 1, 2, 4, 8, 8, 4, 2, 1, 1]);
     }
 }

@@ -25,10 +25,11 @@ const LEAST_IN_CELL: usize = 192;
 /// Bytes of the longest message that goes whole in a cell. (Measured of messages to and fro of 96 KiB, where processors are near: whole 0.7 of
 /// the time that halves take; of 192 KiB 0.95; where they are far apart, 1.04 and 1.2.)
 const WHOLE: usize = 128 << 10;
-/// Bytes of the longest parts of longer ones: as long as so many cells have room, with their edges, but so long at least and at most.
-const IN_ROOM: usize = 8;
+/// Bytes of the longest parts of longer ones: at least and at most, and between these a share of the room for cells, so that one cell less has room
+/// with what is between them.
 const SHORTEST_PART: usize = 64 << 10;
 const LONGEST_PART: usize = 256 << 10;
+const SHARES: usize = 8;
 /// Bytes of all cells in the region of a rank, and of those of one link, at most.
 const CELLS_IN_ALL: usize = 8 << 20;
 const CELLS_OF_LINK: usize = 2 << 20;
@@ -62,7 +63,7 @@ impl Rings {
         let longest = flow.frame as usize;
         let frames = usize::from(flow.credits) * taken(longest) + (more + Cells::UNREAD) * SLOT;
         let room = (CELLS_IN_ALL / size.max(1) as usize).min(CELLS_OF_LINK);
-        let part = (room / IN_ROOM).clamp(SHORTEST_PART, LONGEST_PART);
+        let part = (room / SHARES).clamp(SHORTEST_PART, LONGEST_PART);
         let in_cell = (longest + TRAILER).max(FRAGMENT_HEADER + part + TRAILER);
         let ring = Layout::new(frames);
         let with_cells = ring.with_cells(in_cell - PREFIX, room);
@@ -134,9 +135,9 @@ pub(super) struct End {
     open: Open,
 }
 
-/// How much of the memory of this end's first cells has pages. The system gives each when it is first used, which takes 3 µs, longer than what it is used
-/// for: so it is asked for as many as there are at once, which few messages have to wait for. Some of these cells the peer may have meanwhile, who
-/// writes them: they are left out.
+/// How much of the memory of this end's first cells has pages. The system gives each when it is first used, which takes 3 µs, longer than what it is
+/// used for: so it is asked for as many as there are at once, which few messages have to wait for. Some of these cells the peer may have meanwhile,
+/// who writes them: they are left out.
 struct Ahead {
     memory: Exposed,
     /// The first of these cells, and the bytes from each to the next one.
@@ -354,9 +355,34 @@ mod tests {
         let cells = |ranks| rings(ranks).ring.cells();
         assert_eq!([2, 4, 8, 16, 32, 64, 1024].map(cells), [7, 7, 7, 7, 3, 0, 0]);
         assert!(rings(64).long().is_none() && rings(64).size() < 524 << 10);
-        for ranks in [2, 8, 32] {
+        for (ranks, part) in [(2, LONGEST_PART), (8, 128 << 10), (16, SHORTEST_PART), (32, SHORTEST_PART)] {
             let long = rings(ranks).long().unwrap();
-            assert!(long.frame > SHORTEST_PART && rings(ranks).size() < (2 << 20) + (524 << 10));
+            assert_eq!((long.whole, long.frame), (PREFIX + part.min(WHOLE), FRAGMENT_HEADER + part));
+            assert!(rings(ranks).size() < (2 << 20) + (524 << 10));
+        }
+    }
+
+    #[test]
+    fn pages_that_are_asked_for_ahead_leave_alone_what_the_peer_wrote() {
+        let [mut one, mut other] = ends(Rings::new(2, &Flow::default(), MORE));
+        let frame = |number: usize| vec![number as u8 + 1; 10_000];
+        let mut sent = 0;
+        let mut send_all = |other: &mut End| {
+            while other.send(&frame(sent), NARROW + 1, false) {
+                sent += 1;
+            }
+            sent
+        };
+        send_all(&mut other);
+        // `one` gives some back that it never used, and `other` writes these.
+        let came = (0..).take_while(|_| !one.give_back().unwrap() && one.take().is_some()).count();
+        assert_eq!(other.take(), None);
+        let sent = send_all(&mut other);
+        assert_eq!(one.ahead.touched, 0);
+        while one.send(&[7; 10_000], NARROW + 1, false) {}
+        assert!(one.ahead.touched > 0);
+        for number in came..sent {
+            assert!(one.take() == Some(frame(number)), "frame {number}");
         }
     }
 
