@@ -260,11 +260,16 @@ pub fn check_address_space(ranks: u32, pool: u64) -> Result<(), BenchError> {
 impl Spec {
     /// A measurement of one size.
     pub fn one(op: Op, bytes: u64, dtype: DType, effort: Effort) -> Spec {
+        Spec::range(op, bytes, bytes, dtype, effort)
+    }
+
+    /// A measurement of sizes from the least to the most, each twice the one before.
+    pub fn range(op: Op, min: u64, max: u64, dtype: DType, effort: Effort) -> Spec {
         let Effort { samples, time } = effort;
         Spec {
             op,
-            min: Size(bytes),
-            max: Size(bytes),
+            min: Size(min),
+            max: Size(max),
             factor: 2,
             dtype,
             memory: Kind::Registered,
@@ -278,6 +283,10 @@ impl Spec {
     /// The same, by an algorithm.
     pub fn by(self, algorithm: Option<Algorithm>) -> Spec {
         Spec { algorithm, ..self }
+    }
+
+    pub fn op(&self) -> Op {
+        self.op
     }
 
     fn sizes(&self, ranks: u32) -> Vec<u64> {

@@ -10,16 +10,16 @@ use fulmen::parts::collectives::plan::{Links, LinksError, Operation, Prediction,
 use fulmen::{DType, Order, ReduceOp};
 use serde::Serialize;
 
-use super::here::{How, Over};
+use super::here::{How, LONGEST, Over, op_of};
 use super::text::{number, size};
 use super::{MOST, PlanError};
-use crate::bench::{self, Op, Size};
+use crate::bench::{self, Size};
 use crate::output::print;
 use crate::run::{self, Profile, device_name, rank_count};
 
 /// Show by which algorithm ranks would do it, how long that and others would take, and measure it if asked.
 ///
-/// Without --links, figures of this machine are measured first, between two ranks: over shared memory, or --device or --profile. A link file
+/// Without --links, figures of this machine are measured first: over shared memory, or --device or --profile. A link file
 /// says what joins ranks elsewhere; those that come with this program have names. docs/planner.md tells what is in one, and how times are
 /// reckoned.
 #[derive(clap::Args)]
@@ -99,19 +99,17 @@ const WINDOWS: &str = "windows";
 pub fn plan(operation: Operation, args: Args, verbose: u8) -> anyhow::Result<ExitCode> {
     check(operation, &args)?;
     let name = operation.name();
-    let op = match operation {
-        Operation::AllReduce => Op::AllReduce,
-        Operation::Reduce => Op::Reduce,
-        Operation::Broadcast => Op::Broadcast,
-        Operation::Scan => Op::Scan,
-        Operation::AllGather => Op::AllGather,
-    };
     let order = if args.order == InOrder::Any { Order::Any } else { Order::Ranks };
     let over = Over { device: args.device.clone(), profile: args.profile, verbose };
     bench::check_device(args.ranks, args.profile)?;
     let links = match &args.links {
         Some(file) => Links::load(file).map_err(unusable)?,
-        None => over.links(args.ranks)?,
+        // A file is for whatever will be asked.
+        None if args.save.is_some() => over.links(args.ranks, &Operation::ALL, args.dtype, LONGEST)?,
+        None => {
+            let most = args.bytes.iter().map(|bytes| bytes.0).max().unwrap_or(LONGEST);
+            over.links(args.ranks, &[operation], args.dtype, most)?
+        }
     };
     if let Some(most) = links.most_ranks().filter(|most| (*most as u32) < args.ranks) {
         return Err(PlanError::Ranks { links: links.name, most }.into());
@@ -136,13 +134,25 @@ pub fn plan(operation: Operation, args: Args, verbose: u8) -> anyhow::Result<Exi
     for Size(bytes) in &args.bytes {
         let (ranks, dtype, op_code) = (args.ranks as usize, args.dtype, args.op);
         let question = Question { operation, ranks, bytes: *bytes as usize, dtype, op: op_code, order };
-        let mapped = predict_mapped(&question, &links);
-        let all = if links.mapped.is_some() { Vec::new() } else { predict(&question, &links) };
-        let first = || all.first().map(|Prediction { algorithm, time_us, .. }| (algorithm.name(), *time_us));
-        let (choice, predicted) =
-            mapped.map(|time| (WINDOWS, time)).or_else(first).expect("one algorithm does any call");
-        let measure =
-            |file: &tempfile::NamedTempFile| over.measure(op, args.ranks, *bytes, dtype, &How::Chosen(file.path()));
+        let (choice, predicted, all) = match &links.mapped {
+            Some(mapped) => {
+                let other = || PlanError::Measured {
+                    links: links.name.clone(),
+                    ranks: mapped.ranks,
+                    dtype: mapped.dtype,
+                    operations: mapped.calls.keys().map(|operation| operation.name()).collect::<Vec<_>>().join(", "),
+                };
+                (WINDOWS, predict_mapped(&question, &links).ok_or_else(other)?, Vec::new())
+            }
+            None => {
+                let all = predict(&question, &links);
+                let Prediction { algorithm, time_us, .. } = *all.first().expect("one algorithm does any call");
+                (algorithm.name(), time_us, all)
+            }
+        };
+        let measure = |file: &tempfile::NamedTempFile| {
+            over.measure(op_of(operation), args.ranks, *bytes, dtype, &How::Chosen(file.path()))
+        };
         let told = Told {
             operation: name,
             ranks: args.ranks,

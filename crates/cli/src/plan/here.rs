@@ -1,5 +1,6 @@
 //! How fast ranks of this machine reach one another, measured; and what their calls take.
 
+use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::io;
 use std::path::Path;
@@ -10,6 +11,7 @@ use fulmen::parts::collectives::plan::{self, Links, Mapped, Operation, Question,
 use fulmen::parts::kernels::{ReduceOp, reduce_into};
 use fulmen::{Algorithm, DType, Order, TCP};
 
+use super::text::size;
 use crate::bench::{Effort, Op, Row, Spec};
 use crate::machine;
 use crate::run::{self, Job, Output, Profile};
@@ -28,18 +30,21 @@ pub enum How<'a> {
     By(Algorithm),
 }
 
-/// How much is measured of each.
+/// How much is measured of each call that is by itself.
 const EFFORT: Effort = Effort { samples: 2000, time: Duration::from_millis(300) };
+
+/// Calls in mapped memory are measured from the shortest to the longest, twice as long each, and so several times: what else the machine has
+/// to do changes from one moment to the next. The middle one of what a length took is told.
+const SHORTEST: u64 = 8;
+pub const LONGEST: u64 = 64 << 20;
+const SWEEPS: usize = 3;
+const OF_A_SWEEP: Effort = Effort { samples: 300, time: Duration::from_millis(150) };
 
 /// Messages of which the bytes count.
 const LONG: u64 = 256 << 10;
 
-/// All-reduces whose bytes are in the caches, and are not.
-const CACHED: u64 = 1 << 20;
+/// An all-reduce whose bytes are not in the caches.
 const UNCACHED: u64 = 64 << 20;
-/// One of which the call counts, and the shortest.
-const CALL: u64 = 64 << 10;
-const SHORT: u64 = 8;
 
 /// Bytes of which copies and reductions are measured: messages are about as long.
 const COPIED: usize = 256 << 10;
@@ -64,6 +69,15 @@ impl Over {
             How::By(algorithm) => (None, Some(*algorithm)),
         };
         let spec = Spec::one(op, bytes, dtype, EFFORT).by(algorithm);
+        let env = links.map(|links| ("FULMEN_LINKS", links.to_string_lossy().into_owned()));
+        match self.run(&spec, ranks, env)?.as_slice() {
+            [row] => Ok(row.p50_us),
+            rows => anyhow::bail!("the ranks that measure {} told {} times instead of one", op.name(), rows.len()),
+        }
+    }
+
+    /// Has ranks measure this, and say what it took.
+    fn run(&self, spec: &Spec, ranks: u32, env: Option<(&'static str, String)>) -> anyhow::Result<Vec<Row>> {
         let mut words = spec.args();
         words.extend((self.device.as_deref() == Some(TCP)).then(|| "--apart".into()));
         let rows = Arc::new(Mutex::new(Vec::<Row>::new()));
@@ -77,19 +91,36 @@ impl Over {
         };
         let mut job = Job::own(ranks, self.profile, self.verbose, words, Output::Read(Box::new(read)))?;
         job.env.push(("FULMEN_POOL", (spec.buffers(ranks) * 5 / 4 + (64 << 20)).to_string()));
-        job.env.extend(links.map(|links| ("FULMEN_LINKS", links.to_string_lossy().into_owned())));
+        job.env.extend(env);
         job.env.extend(self.device.clone().map(run::over));
         let code = job.run()?;
-        let rows = rows.lock().unwrap_or_else(PoisonError::into_inner);
-        match (code, rows.as_slice()) {
-            (0, [row]) if row.wrong == 0 => Ok(row.p50_us),
-            (0, [_]) => anyhow::bail!("{} gave wrong results", op.name()),
-            _ => anyhow::bail!("the ranks that measure {} ended with code {code}", op.name()),
+        let rows = std::mem::take(&mut *rows.lock().unwrap_or_else(PoisonError::into_inner));
+        match code {
+            0 if rows.iter().all(|row| row.wrong == 0) => Ok(rows),
+            0 => anyhow::bail!("{} gave wrong results", spec.op().name()),
+            _ => anyhow::bail!("the ranks that measure {} ended with code {code}", spec.op().name()),
         }
     }
 
-    /// Measures what the planner wants to know, for so many ranks.
-    pub fn links(&self, ranks: u32) -> anyhow::Result<Links> {
+    /// Measures calls in mapped memory up to so many bytes: bytes, and microseconds.
+    fn sweeps(&self, op: Op, ranks: u32, dtype: DType, most: u64) -> anyhow::Result<Vec<(usize, f64)>> {
+        let spec = Spec::range(op, SHORTEST, most, dtype, OF_A_SWEEP);
+        let mut times: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
+        for _ in 0..SWEEPS {
+            for row in self.run(&spec, ranks, None)? {
+                times.entry(row.bytes as usize).or_default().push(row.p50_us);
+            }
+        }
+        let middle = |mut times: Vec<f64>| {
+            times.sort_by(f64::total_cmp);
+            times[times.len() / 2]
+        };
+        Ok(times.into_iter().map(|(bytes, times)| (bytes, middle(times))).collect())
+    }
+
+    /// Measures what the planner wants to know, for so many ranks. Of memory that they map, these operations on this type are measured, up to
+    /// vectors of so many bytes, if that is no more than is measured at all.
+    pub fn links(&self, ranks: u32, operations: &[Operation], dtype: DType, most: u64) -> anyhow::Result<Links> {
         let ranks = ranks.max(2);
         // Everybody talks with everybody.
         let by = How::By(Algorithm::Shares);
@@ -98,7 +129,7 @@ impl Over {
         let processors = machine::processors().len().max(1);
         let mut links = Links {
             name: format!("this machine, over {}", self.name()),
-            source: format!("all-reduces of {ranks} ranks, measured just now"),
+            source: String::new(),
             shape: Shape::Host,
             most_hosts: None,
             ranks_per_host: 1,
@@ -120,13 +151,16 @@ impl Over {
             ways: None,
         };
         if self.is_mapped() {
-            let touched = |bytes: u64| 2.0 * f64::from(ranks) * bytes as f64 / 1000.0;
-            let workers = processors.min(ranks as usize) as f64;
-            let (short_us, call, cached, uncached) = (all(SHORT)?, all(CALL)?, all(CACHED)?, all(UNCACHED)?);
-            let cached_ns = ((cached - call) / (touched(CACHED) - touched(CALL))).max(0.0) * workers;
-            let call_us = (call - cached_ns / workers * touched(CALL)).max(0.0);
-            let memory_ns = (uncached - call_us) / touched(UNCACHED);
-            links.mapped = Some(Mapped { call_us, cached_ns, memory_ns, short_us });
+            let mut mapped = Mapped { ranks: ranks as usize, dtype, calls: BTreeMap::new() };
+            let most = most.clamp(SHORTEST, LONGEST).next_power_of_two();
+            for operation in operations {
+                mapped.calls.insert(*operation, self.sweeps(op_of(*operation), ranks, dtype, most)?);
+            }
+            links.source = format!(
+                "calls of {ranks} ranks on {dtype}, measured just now {SWEEPS} times at lengths from 8 B to {}",
+                size(most)
+            );
+            links.mapped = Some(mapped);
             return Ok(links);
         }
         let (short, stream, each) = (two(Op::Latency, 8)?, two(Op::Bandwidth, 8)?, two(Op::Bandwidth, LONG)?);
@@ -155,6 +189,17 @@ impl Over {
              all-reduces by shares of 64 KiB in {few:.0} us, of 4 MiB in {many:.0} us and of 64 MiB in {long:.0} us"
         );
         Ok(links)
+    }
+}
+
+/// What measures an operation.
+pub fn op_of(operation: Operation) -> Op {
+    match operation {
+        Operation::AllReduce => Op::AllReduce,
+        Operation::Reduce => Op::Reduce,
+        Operation::Broadcast => Op::Broadcast,
+        Operation::Scan => Op::Scan,
+        Operation::AllGather => Op::AllGather,
     }
 }
 

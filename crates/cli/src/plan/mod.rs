@@ -102,6 +102,29 @@ pub enum PlanError {
         /// How many they join.
         most: usize,
     },
+    /// Mapped memory, of which something else is known.
+    #[error(
+        "{links} tells how long calls take in memory that ranks map: {operations} of {ranks} ranks on {dtype}, and nothing else; leave \
+         --links away to measure others"
+    )]
+    Measured {
+        /// The links' name.
+        links: String,
+        /// Of how many ranks.
+        ranks: usize,
+        /// On which type.
+        dtype: DType,
+        /// Which.
+        operations: String,
+    },
+    /// Mapped memory, where no messages go.
+    #[error(
+        "{links} tells how long calls take in memory that ranks map, and nothing of messages: give the file of a --device"
+    )]
+    Mapped {
+        /// The links' name.
+        links: String,
+    },
     /// Half an element.
     #[error("--bytes {bytes} is no multiple of an element, which is {element} bytes for {dtype}")]
     Partial {

@@ -96,6 +96,9 @@ const MOST: u64 = 1 << 30;
 pub fn simulate(args: &Args) -> anyhow::Result<ExitCode> {
     let load = |name: &String| Links::load(name).map_err(unusable);
     let links = args.links.iter().map(load).collect::<Result<Vec<_>, PlanError>>()?;
+    if let Some(links) = links.iter().find(|links| links.mapped.is_some()) {
+        return Err(PlanError::Mapped { links: links.name.clone() }.into());
+    }
     if let Some(Size(bytes)) = args.bytes.iter().find(|size| !(1..=MOST).contains(&size.0)) {
         return Err(PlanError::Bytes { bytes: *bytes }.into());
     }

@@ -196,11 +196,36 @@ fn links_that_were_measured_here_can_be_used_again() {
     assert!(number(&told["measured_us"]) > 0.0 && number(&told["predicted_us"]) > 0.0, "{told}");
     let again = &planned(&["all-reduce", "-n", "3", "--bytes", "64K", "--links", file])[0];
     assert_eq!(again["algorithms"], told["algorithms"]);
-    let mapped = planned(&["reduce", "--bytes", "8,4K,1M"]);
+}
+
+#[test]
+fn in_mapped_memory_there_is_one_way() {
+    let mapped = planned(&["scan", "-n", "3", "--dtype", "i16", "--bytes", "2,4K,100K", "--measure"]);
+    assert_eq!(mapped.len(), 3);
     for told in &mapped {
         assert_eq!((&told["choice"], told["algorithms"].as_array().unwrap().len()), (&"windows".into(), 0));
-        assert!(number(&told["predicted_us"]) > 0.0, "{told}");
+        assert!(number(&told["predicted_us"]) > 0.0 && number(&told["measured_us"]) > 0.0, "{told}");
     }
+    // A file tells of what was measured for it, and of nothing else.
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("links.json");
+    let text = r#"{"name": "x", "source": "a test", "shape": "host", "latency_us": 0, "message_us": 0, "copy_ns": 0, "reduce_ns": 0,
+        "mapped": {"ranks": 3, "dtype": "i16", "calls": {"scan": [[8, 1.0], [1024, 2.0]]}}}"#;
+    std::fs::write(&file, text).unwrap();
+    let file = file.to_str().unwrap();
+    let times = planned(&["scan", "-n", "3", "--dtype", "i16", "--bytes", "8,1K,4K", "--links", file]);
+    assert_eq!(times.iter().map(|told| number(&told["predicted_us"])).collect::<Vec<_>>(), [1.0, 2.0, 8.0]);
+    for args in [
+        ["plan", "scan", "-n", "4", "--dtype", "i16", "--links", file],
+        ["plan", "scan", "-n", "3", "--dtype", "f16", "--links", file],
+        ["plan", "reduce", "-n", "3", "--dtype", "i16", "--links", file],
+    ] {
+        let ended = fulmen(&args).end();
+        assert_eq!((ended.code, ended.out.as_str(), ended.messages().len()), (Some(2), "", 1), "{}", ended.err);
+        assert!(ended.err.contains("scan of 3 ranks on i16, and nothing else"), "{}", ended.err);
+    }
+    let ended = fulmen(&["simulate", "collectives", "--links", file]).end();
+    assert!(ended.code == Some(2) && ended.err.contains("nothing of messages"), "{}", ended.err);
 }
 
 /// Ranks of three hosts, as far as they know.

@@ -5,11 +5,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use fulmen_fabric::{Fabric, LinkKind};
 use fulmen_kernels::{DType, ReduceOp};
+use serde::{Deserialize, Serialize};
 
 use super::events::{least, time};
 use super::schedule::Goal;
 use super::traffic::{Job, Rounds};
-use super::{Algorithm, Inside, Links, LinksError, Mapped, Order, Passing, Placement, Shape, Sites, Ways};
+use super::{Algorithm, Inside, Links, LinksError, Order, Passing, Placement, Shape, Sites, Ways};
 use crate::messages::{SHORT, has_passed_shares};
 use crate::windows::SLOT;
 
@@ -17,7 +18,8 @@ use crate::windows::SLOT;
 const LINKS: &str = "FULMEN_LINKS";
 
 /// Operations that several algorithms can do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Operation {
     /// All ranks get the vectors of all, combined.
     AllReduce,
@@ -121,32 +123,6 @@ pub fn predict(question: &Question, links: &Links) -> Vec<Prediction> {
         .collect();
     predictions.sort_by(|one, other| other.allowed.cmp(&one.allowed).then(one.time_us.total_cmp(&other.time_us)));
     predictions
-}
-
-/// What it takes, in microseconds, where ranks map one another's memory, on buffers; `None` if these links do not say.
-#[must_use]
-pub fn predict_mapped(question: &Question, links: &Links) -> Option<f64> {
-    let Question { operation, ranks, bytes, .. } = *question;
-    let Mapped { call_us, cached_ns, memory_ns, short_us } = links.mapped?;
-    if ranks < 2 {
-        return None;
-    }
-    if bytes < SLOT {
-        let longer = predict_mapped(&Question { bytes: SLOT, ..*question }, links)?;
-        return Some(short_us + (longer - short_us) * bytes as f64 / SLOT as f64);
-    }
-    let touched = match operation {
-        Operation::AllReduce => 2 * ranks * bytes,
-        Operation::Reduce => (ranks + 1) * bytes,
-        Operation::Broadcast => 2 * (ranks - 1) * bytes,
-        Operation::Scan => (ranks * (ranks + 1) / 2 + ranks) * bytes,
-        Operation::AllGather => (ranks + 1) * bytes,
-    };
-    // All ranks work at once, but for the one that has what the others copy; memory serves them one after the other.
-    let workers = if operation == Operation::Broadcast { ranks - 1 } else { ranks };
-    let cached = cached_ns / workers.min(links.processors) as f64;
-    let each = cached + links.uncached(touched) * (memory_ns - cached).max(0.0);
-    Some(call_us + each / 1000.0 * touched as f64)
 }
 
 /// How long each message is that a rank sends in a call by this algorithm, in their order but for [`Algorithm::Hosts`], among ranks on hosts

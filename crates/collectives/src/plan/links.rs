@@ -6,6 +6,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
+use super::Mapped;
+
 /// How hosts are joined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
@@ -138,20 +140,6 @@ impl Ways {
     }
 }
 
-/// How fast ranks that map one another's memory work on it.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Mapped {
-    /// Microseconds of a call without its bytes.
-    pub call_us: f64,
-    /// Nanoseconds of a processor for each byte that is read or written, while all of them fit in the caches,
-    pub cached_ns: f64,
-    /// and of the memory, if not: it serves one rank after the other.
-    pub memory_ns: f64,
-    /// Microseconds of a call of a few bytes. Calls of up to 16 KiB lie between that and those of a little more.
-    pub short_us: f64,
-}
-
 fn one() -> usize {
     1
 }
@@ -249,10 +237,6 @@ impl Links {
         if let Some(Inside { latency_us, message_us, byte_ns }) = self.inside {
             figures.extend([("inside latency_us", latency_us), ("message_us", message_us), ("byte_ns", byte_ns)]);
         }
-        if let Some(Mapped { call_us, cached_ns, memory_ns, short_us }) = self.mapped {
-            figures.extend([("mapped call_us", call_us), ("cached_ns", cached_ns)]);
-            figures.extend([("memory_ns", memory_ns), ("short_us", short_us)]);
-        }
         let wrong = |figure: f64| !(0.0..=1e9).contains(&figure);
         if let Some((name, figure)) = figures.into_iter().find(|(_, figure)| wrong(*figure)) {
             return Some(format!("{name} is {figure}: give a number from 0 to 1e9"));
@@ -267,6 +251,9 @@ impl Links {
         }
         if let Some((name, count)) = counts.into_iter().find(|(_, count)| !(1..=MOST).contains(count)) {
             return Some(format!("{name} is {count}: give a number from 1 to {MOST}"));
+        }
+        if let Some(problem) = self.mapped.as_ref().and_then(Mapped::problem) {
+            return Some(problem);
         }
         match self.shape {
             Shape::Host if self.most_hosts.is_some_and(|most| most != 1) => Some("one host is not several".to_owned()),

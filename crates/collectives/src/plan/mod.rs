@@ -10,16 +10,18 @@ mod choose;
 mod events;
 mod hosts;
 mod links;
+mod mapped;
 mod schedule;
 mod traffic;
 
 use std::fmt;
 use std::str::FromStr;
 
-pub use self::choose::{Operation, Prediction, Question, WAKE, fastest, messages, predict, predict_mapped};
+pub use self::choose::{Operation, Prediction, Question, WAKE, fastest, messages, predict};
 pub(crate) use self::choose::{Planner, Wanted};
 pub(crate) use self::hosts::{Division, Placement, Route, TALKS};
-pub use self::links::{Inside, Links, LinksError, Mapped, Shape, Ways};
+pub use self::links::{Inside, Links, LinksError, Shape, Ways};
+pub use self::mapped::{Mapped, predict_mapped};
 pub(crate) use self::schedule::{Goal, Pattern, Round, Schedule, Transfer};
 pub(crate) use self::traffic::greeted;
 use crate::messages::lane;
