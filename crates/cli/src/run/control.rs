@@ -94,20 +94,22 @@ pub enum Event {
 pub struct Report {
     /// What happened.
     pub event: Event,
+    /// The last signal by which the program had been asked to end before, or 0.
+    pub asked: i32,
     /// When the supervisor saw it.
     pub at: Duration,
 }
 
 /// Bytes of a report on the socket.
-const REPORT: usize = 16;
+const REPORT: usize = 20;
 
 impl Report {
-    /// A report of something that was seen just now.
+    /// A report of something that was seen just now, of a program that nobody had asked to end.
     pub fn now(event: Event) -> Report {
-        Report { event, at: now() }
+        Report { event, asked: 0, at: now() }
     }
 
-    /// The report as it crosses the socket: kind, value, nanoseconds.
+    /// The report as it crosses the socket: kind, value, signal, nanoseconds.
     pub fn to_bytes(self) -> [u8; REPORT] {
         let (kind, value): (u32, i32) = match self.event {
             Event::Exited(code) => (1, code),
@@ -122,12 +124,13 @@ impl Report {
         let mut bytes = [0; REPORT];
         bytes[..4].copy_from_slice(&kind.to_ne_bytes());
         bytes[4..8].copy_from_slice(&value.to_ne_bytes());
-        bytes[8..].copy_from_slice(&nanos.to_ne_bytes());
+        bytes[8..12].copy_from_slice(&self.asked.to_ne_bytes());
+        bytes[12..].copy_from_slice(&nanos.to_ne_bytes());
         bytes
     }
 
     fn from_bytes(bytes: [u8; REPORT]) -> Option<Report> {
-        let [k0, k1, k2, k3, v0, v1, v2, v3, nanos @ ..] = bytes;
+        let [k0, k1, k2, k3, v0, v1, v2, v3, a0, a1, a2, a3, nanos @ ..] = bytes;
         let value = i32::from_ne_bytes([v0, v1, v2, v3]);
         let event = match u32::from_ne_bytes([k0, k1, k2, k3]) {
             1 => Event::Exited(value),
@@ -139,7 +142,8 @@ impl Report {
             7 => Event::HostLost,
             _ => return None,
         };
-        Some(Report { event, at: Duration::from_nanos(u64::from_ne_bytes(nanos)) })
+        let (asked, at) = (i32::from_ne_bytes([a0, a1, a2, a3]), Duration::from_nanos(u64::from_ne_bytes(nanos)));
+        Some(Report { event, asked, at })
     }
 }
 
@@ -212,7 +216,8 @@ mod tests {
             Event::Lost(9),
             Event::HostLost,
         ];
-        let sent: Vec<Report> = events.map(Report::now).to_vec();
+        let sent: Vec<Report> =
+            (0..).zip(events).map(|(asked, event)| Report { asked, ..Report::now(event) }).collect();
         let bytes: Vec<u8> = sent.iter().flat_map(|report| report.to_bytes()).collect();
         for cut in 1..REPORT * 2 {
             let (mut ours, theirs) = UnixStream::pair().unwrap();

@@ -19,7 +19,7 @@ use super::records::{self, Asked, Records, WRITING};
 use super::relay::Relay;
 use super::signals::{Signals, asks_to_end, name, time_left};
 use super::starter::{Starter, pipes};
-use super::verdict::{Ending, Seconds, first_failure, name_ranks};
+use super::verdict::{Ended, Ending, Seconds, first_failure, name_ranks};
 use super::{Job, RunError, TIMED_OUT, processes};
 
 /// How long to wait at most, after the first report of a failure, for the report of one that caused it. Ranks that notice
@@ -199,7 +199,7 @@ impl Launcher {
     fn hear(&mut self, index: usize) -> io::Result<()> {
         let heard = self.ranks[index].hear()?;
         self.lost |= heard.killed;
-        if matches!(self.ranks[index].ending, Some((Ending::HostLost, _))) {
+        if self.ranks[index].ended.is_some_and(|ended| ended.how == Ending::HostLost) {
             for bridge in &self.bridges {
                 if let Some(why) = bridge.why_lost() {
                     self.relay.say(&format!("host {} is lost: {why}", bridge.name));
@@ -218,14 +218,14 @@ impl Launcher {
     fn start_again(&mut self, starter: &Starter) {
         for index in 0..self.ranks.len() {
             let rank = &self.ranks[index];
-            let Some((ending, _)) = rank.ending else { continue };
+            let Some(ended) = rank.ended else { continue };
             if rank.control.is_some() || !self.is_to_start_again(index) {
                 continue;
             }
             let restarted = rank.restarted + 1;
-            let how = match ending {
+            let how = match ended.how {
                 Ending::Told(Event::Signaled(signal)) => format!("was killed by signal {signal}"),
-                ending => ending.describe(&self.path),
+                how => how.describe(&self.path),
             };
             let rank = index as u32;
             let started = pipes(rank, starter.labels, None, starter.bridge_of(rank).is_some())
@@ -250,48 +250,42 @@ impl Launcher {
     /// Whether a rank that has ended will be started again: it failed, not too often yet, nobody wants the run to end, and
     /// there are others for it to rejoin.
     fn is_to_start_again(&self, index: usize) -> bool {
-        let fails = |rank: &Rank| {
-            rank.restarted < self.restart && rank.ending.is_some_and(|(ending, _)| ending.can_start_again())
-        };
+        let fails =
+            |rank: &Rank| rank.restarted < self.restart && rank.ended.is_some_and(|ended| ended.how.can_start_again());
         let ending = self.code.is_some() || self.failure.is_some() || self.kill_at.is_some() || self.asked.is_some();
         let others = || self.ranks.iter().enumerate().filter(|(other, _)| *other != index);
-        let alone = || self.ranks.len() > 1 && others().all(|(_, rank)| rank.ending.is_some() && !fails(rank));
+        let alone = || self.ranks.len() > 1 && others().all(|(_, rank)| rank.ended.is_some() && !fails(rank));
         fails(&self.ranks[index]) && !ending && !alone()
     }
 
-    /// How a rank has ended for good.
-    fn ending(&self, index: usize) -> Option<(Ending, Duration)> {
-        self.ranks[index].ending.filter(|_| !self.is_to_start_again(index))
-    }
-
-    /// The endings of all ranks, as far as they are final.
-    fn endings(&self) -> Vec<Option<(Ending, Duration)>> {
-        (0..self.ranks.len()).map(|index| self.ending(index)).collect()
+    /// The ends of all ranks, as far as they are final.
+    fn ends(&self) -> Vec<Option<Ended>> {
+        (0..self.ranks.len()).map(|index| self.ranks[index].ended.filter(|_| !self.is_to_start_again(index))).collect()
     }
 
     /// Has the others ended when one fails, and decides who failed first.
     fn judge(&mut self) {
-        let endings = self.endings();
-        let all_ended = endings.iter().all(Option::is_some);
+        let ends = self.ends();
+        let all_ended = ends.iter().all(Option::is_some);
         if all_ended {
             self.abandon_at.get_or_insert_with(|| Instant::now() + self.grace + ABANDON);
         }
         if self.code.is_some() {
             return;
         }
-        let others = endings.iter().filter(|ending| ending.is_none()).count();
-        let Some((index, ending, at)) = first_failure(endings.into_iter(), self.killed_at) else { return };
+        let others = ends.iter().filter(|ended| ended.is_none()).count();
+        let Some((index, Ended { how, at, .. })) = first_failure(ends.into_iter(), self.killed_at) else { return };
         if self.failure.is_none() {
             self.failure = Some(Failure { judge_at: Instant::now() + SETTLE, others });
             self.end_others();
         }
         // Nothing that is still to be reported can change the verdict.
-        let decided = all_ended || ending.is_sudden() || self.killed_at.is_some();
+        let decided = all_ended || how.is_sudden() || self.killed_at.is_some();
         let Some(failure) = self.failure.take_if(|failure| decided || Instant::now() >= failure.judge_at) else {
             return;
         };
-        self.code = Some(ending.exit_code());
-        let passed_on = match (ending, self.asked) {
+        self.code = Some(how.exit_code());
+        let passed_on = match (how, self.asked) {
             (Ending::Told(Event::Signaled(number)), Some((signal, _))) if number == signal.as_raw() => {
                 ", which was passed on,"
             }
@@ -303,7 +297,7 @@ impl Launcher {
         };
         self.relay.say(&format!(
             "rank {index} failed first: {}{passed_on} after {}{others}",
-            ending.describe(&self.path),
+            how.describe(&self.path),
             Seconds(at.saturating_sub(self.began_at)),
         ));
     }
@@ -317,7 +311,7 @@ impl Launcher {
             && now >= at
         {
             let running: Vec<u32> =
-                (0..).zip(self.endings()).filter(|(_, ending)| ending.is_none()).map(|(index, _)| index).collect();
+                (0..).zip(self.ends()).filter(|(_, ended)| ended.is_none()).map(|(index, _)| index).collect();
             if running.is_empty() {
                 self.time_limit = None;
             } else {
@@ -388,7 +382,7 @@ impl Launcher {
     fn send(&self, signal: Signal) {
         for rank in &self.ranks {
             if let Some(control) = &rank.control
-                && (rank.ending.is_none() || signal == Signal::KILL)
+                && (rank.ended.is_none() || signal == Signal::KILL)
             {
                 control::send_byte(control, signal.as_raw() as u8);
             }

@@ -13,15 +13,15 @@ use super::control::{self, Event, Reports};
 use super::meeting::hand_out;
 use super::processes;
 use super::start::set;
-use super::verdict::Ending;
+use super::verdict::{Ended, Ending};
 
 /// One rank.
 pub struct Rank {
     keeper: Keeper,
     /// `None` when the supervisor has ended.
     pub control: Option<UnixStream>,
-    /// How the rank ended, and when (`control::now`).
-    pub ending: Option<(Ending, Duration)>,
+    /// How the rank ended.
+    pub ended: Option<Ended>,
     /// How often it was started again.
     pub restarted: u32,
     reports: Reports,
@@ -103,7 +103,7 @@ impl Rank {
     }
 
     fn kept_by(keeper: Keeper, control: UnixStream) -> Rank {
-        Rank { keeper, control: Some(control), ending: None, restarted: 0, reports: Reports::default() }
+        Rank { keeper, control: Some(control), ended: None, restarted: 0, reports: Reports::default() }
     }
 
     /// Kills its supervisor. `false` if that is not on this host.
@@ -121,7 +121,7 @@ impl Rank {
         let Some(control) = &self.control else { return Ok(heard) };
         let goes_on = self.reports.read(control);
         while let Some(report) = self.reports.next() {
-            let ending = match report.event {
+            let how = match report.event {
                 Event::Left(count) => {
                     heard.left = count;
                     continue;
@@ -130,11 +130,11 @@ impl Rank {
                 Event::HostLost => Ending::HostLost,
                 event => Ending::Told(event),
             };
-            self.ending = self.ending.or(Some((ending, report.at)));
+            self.ended = self.ended.or(Some(Ended { how, asked: report.asked, at: report.at }));
         }
         if !goes_on {
             self.control = None;
-            let ending = match &mut self.keeper {
+            let how = match &mut self.keeper {
                 Keeper::Supervisor(supervisor) => {
                     let status = supervisor.wait()?;
                     heard.killed = status.signal().is_some();
@@ -146,7 +146,7 @@ impl Rank {
                 }
                 Keeper::Bridge => Ending::HostLost,
             };
-            self.ending = self.ending.or_else(|| Some((ending, control::now())));
+            self.ended = self.ended.or_else(|| Some(Ended { how, asked: 0, at: control::now() }));
         }
         Ok(heard)
     }

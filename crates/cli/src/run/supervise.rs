@@ -25,13 +25,13 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::process::{
-    Pid, Signal, WaitId, WaitIdOptions, WaitOptions, getpgid, getpid, kill_process, kill_process_group, wait, waitid,
-    waitpid,
+    Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, WaitOptions, getpgid, getpid, kill_process, kill_process_group,
+    wait, waitid, waitpid,
 };
 
 use super::control::{self, Event, Report};
 use super::processes;
-use super::signals::{Signals, time_left};
+use super::signals::{Signals, asks_to_end, time_left};
 
 /// How long killed processes may take to vanish. Only one that hangs inside the system takes longer; it is reported.
 const VANISH: Duration = Duration::from_secs(30);
@@ -68,10 +68,10 @@ pub fn supervise(args: Args) -> anyhow::Result<ExitCode> {
     match begin(&args, stdin, secret) {
         Ok((program, starting)) => {
             let grace = if adopts { Duration::from_millis(args.grace) } else { Duration::ZERO };
-            Supervisor { launcher, signals, program, starting: Some(starting), grace, kill: false }.run()?;
+            Supervisor { launcher, signals, program, starting: Some(starting), grace, kill: false, asked: 0 }.run()?;
         }
         Err(error) => {
-            tell(&launcher, Event::NoProcess(error.raw_os_error().unwrap_or(0)));
+            tell(&launcher, Report::now(Event::NoProcess(error.raw_os_error().unwrap_or(0))));
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -101,9 +101,9 @@ fn begin(args: &Args, stdin: OwnedFd, secret: OwnedFd) -> io::Result<(Pid, UnixS
 }
 
 /// A launcher that is gone needs no report.
-fn tell(launcher: &UnixStream, event: Event) {
+fn tell(launcher: &UnixStream, report: Report) {
     let mut stream = launcher;
-    let _ = stream.write_all(&Report::now(event).to_bytes());
+    let _ = stream.write_all(&report.to_bytes());
 }
 
 struct Supervisor {
@@ -115,6 +115,8 @@ struct Supervisor {
     grace: Duration,
     /// Everything is to be killed: the launcher said so or is gone.
     kill: bool,
+    /// The last signal by which the program was asked to end, or 0.
+    asked: i32,
 }
 
 impl Supervisor {
@@ -123,7 +125,7 @@ impl Supervisor {
         let status = loop {
             self.listen(None, true)?;
             failure = failure.or_else(|| self.hear_start());
-            if let Some(status) = waitid(WaitId::Pid(self.program), ENDED)? {
+            if let Some(status) = self.status()? {
                 break status;
             }
             self.reap_orphans()?;
@@ -133,8 +135,13 @@ impl Supervisor {
             (None, Some(code), _) => Event::Exited(code),
             (None, None, signal) => Event::Signaled(signal.unwrap_or(Signal::KILL.as_raw())),
         };
-        tell(&self.launcher, event);
+        tell(&self.launcher, Report { asked: self.asked, ..Report::now(event) });
         self.end_remains()
+    }
+
+    /// How the program has ended, if it has.
+    fn status(&self) -> io::Result<Option<WaitIdStatus>> {
+        Ok(waitid(WaitId::Pid(self.program), ENDED)?)
     }
 
     /// Waits until something happens or `until`, and delivers the signals that have come to the program if it `lives`.
@@ -165,6 +172,10 @@ impl Supervisor {
         for signal in signals {
             self.kill |= signal == Signal::KILL;
             if lives {
+                // One that has ended already did not end by this.
+                if (asks_to_end(signal) || signal == Signal::KILL) && self.status()?.is_none() {
+                    self.asked = signal.as_raw();
+                }
                 self.deliver(signal);
             }
         }
@@ -237,7 +248,7 @@ impl Supervisor {
                 }
             }
             if killing && Instant::now() >= *give_up.get_or_insert_with(|| Instant::now() + VANISH) {
-                tell(&self.launcher, Event::Left(children.len().try_into().unwrap_or(i32::MAX)));
+                tell(&self.launcher, Report::now(Event::Left(children.len().try_into().unwrap_or(i32::MAX))));
                 return Ok(());
             }
             // The remains were asked to end; only SIGKILL, which `listen` keeps, adds something to that.

@@ -84,19 +84,27 @@ impl Ending {
     }
 }
 
-/// Which rank failed first, how, and when, as far as it is known: of the endings of all ranks, in their order. A rank that gave
-/// up after another's sudden end may be reported before it, so sudden ends come first. Those after the launcher's own SIGKILL,
-/// at `killed_at`, are nobody's failure.
-pub fn first_failure(
-    endings: impl Iterator<Item = Option<(Ending, Duration)>>,
-    killed_at: Option<Duration>,
-) -> Option<(usize, Ending, Duration)> {
-    let failures = endings.enumerate().filter_map(|(index, ending)| {
-        let (ending, at) = ending.filter(|(ending, _)| !ending.is_success())?;
-        let own = ending.is_sudden() && killed_at.is_some_and(|killed_at| at >= killed_at);
-        (!own).then_some((index, ending, at))
+/// The end of a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// How it ended.
+    pub how: Ending,
+    /// The last signal by which its program had been asked to end before, or 0.
+    pub asked: i32,
+    /// When (`control::now`). Of a rank on another host that is no more exact than what is known of that host's clock.
+    pub at: Duration,
+}
+
+/// Which rank failed first, as far as it is known: of the ends of all ranks, in their order. Who had not been asked to end comes before
+/// who had, whatever clocks say: the others are asked when one has failed. A rank that gave up after another's sudden end may
+/// be reported before it, so sudden ends come first. Those by the launcher's own SIGKILL, at `killed_at`, are nobody's failure.
+pub fn first_failure(ends: impl Iterator<Item = Option<Ended>>, killed_at: Option<Duration>) -> Option<(usize, Ended)> {
+    let failures = ends.enumerate().filter_map(|(index, ended)| {
+        let ended = ended.filter(|ended| !ended.how.is_success())?;
+        let killed = killed_at.is_some_and(|killed_at| ended.asked == SIGKILL || ended.at >= killed_at);
+        (!(ended.how.is_sudden() && killed)).then_some((index, ended))
     });
-    failures.min_by_key(|&(index, ending, at)| (!ending.is_sudden(), at, index))
+    failures.min_by_key(|&(index, ended)| (ended.asked != 0, !ended.how.is_sudden(), ended.at, index))
 }
 
 fn system_error(errno: i32) -> (io::Error, Option<&'static str>) {
@@ -136,6 +144,8 @@ pub fn name_ranks(ranks: &[u32]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use signal_hook::consts::SIGTERM;
+
     use super::*;
 
     #[test]
@@ -160,9 +170,11 @@ mod tests {
 
     #[test]
     fn the_cause_is_blamed_and_not_those_who_noticed_it() {
-        let at = |ending, millis| Some((Ending::Told(ending), Duration::from_millis(millis)));
-        let first = |endings: &[Option<(Ending, Duration)>], killed_at: Option<u64>| {
-            first_failure(endings.iter().copied(), killed_at.map(Duration::from_millis)).map(|(index, ..)| index)
+        let asked =
+            |asked, event, millis| Some(Ended { how: Ending::Told(event), asked, at: Duration::from_millis(millis) });
+        let at = |event, millis| asked(0, event, millis);
+        let first = |ends: &[Option<Ended>], killed_at: Option<u64>| {
+            first_failure(ends.iter().copied(), killed_at.map(Duration::from_millis)).map(|(index, _)| index)
         };
         let [gave_up, earlier, fine] = [at(Event::Exited(9), 20), at(Event::Exited(9), 10), at(Event::Exited(0), 0)];
         let killed = at(Event::Signaled(SIGKILL), 3000);
@@ -174,6 +186,14 @@ mod tests {
         // The launcher did it.
         assert_eq!(first(&[fine, gave_up, killed, earlier], Some(3000)), Some(3));
         assert_eq!(first(&[fine, killed], Some(0)), None);
+        // Of another host, whose clock is believed to be behind: the launcher did these as well.
+        let [ended, crashed] =
+            [Event::Signaled(SIGTERM), Event::Signaled(SIGSEGV)].map(|event| asked(SIGTERM, event, 1));
+        assert_eq!(first(&[fine, ended, crashed, gave_up], None), Some(3));
+        assert_eq!(first(&[fine, asked(SIGKILL, Event::Signaled(SIGKILL), 1)], Some(3000)), None);
+        // All were asked to end, but one of them had been killed before.
+        assert_eq!(first(&[ended, killed], None), Some(1));
+        assert_eq!(first(&[fine, ended, crashed], None), Some(2));
     }
 
     #[test]

@@ -10,14 +10,17 @@ fn success_of_all_is_success() {
 
 #[test]
 fn the_first_failure_gives_the_exit_code() {
-    // The others fail too, with another code, when they are asked to end.
-    let script = "trap 'exit 9' TERM; echo ready; [ $FULMEN_RANK = 2 ] && exit 7; while :; do sleep 0.05; done";
-    let ended = ranks(&["-n", "4"], script).end();
-    assert_eq!(ended.code, Some(7));
-    let messages = ended.messages();
-    assert_eq!(messages.len(), 1, "{messages:?}");
-    assert!(messages[0].starts_with("fulmen: rank 2 failed first: exited with code 7 after "), "{messages:?}");
-    assert!(messages[0].ends_with(" s; ending the other 3"), "{messages:?}");
+    // The others fail too, with another code or suddenly, when they are asked to end.
+    for others in ["exit 9", "kill -SEGV $$"] {
+        let script =
+            format!("trap '{others}' TERM; echo ready; [ $FULMEN_RANK = 2 ] && exit 7; while :; do sleep 0.05; done");
+        let ended = ranks(&["-n", "4"], &script).end();
+        assert_eq!(ended.code, Some(7), "{others}: {}", ended.err);
+        let messages = ended.messages();
+        assert_eq!(messages.len(), 1, "{others}: {messages:?}");
+        assert!(messages[0].starts_with("fulmen: rank 2 failed first: exited with code 7 after "), "{messages:?}");
+        assert!(messages[0].ends_with(" s; ending the other 3"), "{messages:?}");
+    }
 }
 
 #[test]

@@ -77,13 +77,17 @@ fn what_a_login_shell_prints_is_passed_over() {
 
 #[test]
 fn the_first_failure_decides_wherever_it_is() {
-    let script = "trap 'exit 9' TERM; echo ready; [ $FULMEN_RANK = 2 ] && exit 7; while :; do sleep 0.05; done";
-    let ended = Fake::new(WORKS).ranks(&["--hosts", "b:2,c,localhost"], script).end();
-    assert_eq!(ended.code, Some(7));
-    assert_eq!(ended.messages().len(), 1, "{}", ended.err);
-    let message = ended.messages()[0];
-    assert!(message.starts_with("fulmen: rank 2 failed first: exited with code 7 after "), "{message}");
-    assert!(message.ends_with(" s; ending the other 3"), "{message}");
+    // The others fail too, also suddenly, when they are asked to end.
+    for others in ["exit 9", "kill -SEGV $$"] {
+        let script =
+            format!("trap '{others}' TERM; echo ready; [ $FULMEN_RANK = 2 ] && exit 7; while :; do sleep 0.05; done");
+        let ended = Fake::new(WORKS).ranks(&["--hosts", "b:2,c,localhost"], &script).end();
+        assert_eq!(ended.code, Some(7), "{others}: {}", ended.err);
+        assert_eq!(ended.messages().len(), 1, "{others}: {}", ended.err);
+        let message = ended.messages()[0];
+        assert!(message.starts_with("fulmen: rank 2 failed first: exited with code 7 after "), "{message}");
+        assert!(message.ends_with(" s; ending the other 3"), "{message}");
+    }
 }
 
 #[test]

@@ -371,10 +371,11 @@ impl Worker {
 
     fn hear(&mut self, message: ToLauncher) {
         match message {
-            ToLauncher::Reported { id, event, at } => {
+            ToLauncher::Reported { id, event, asked, at } => {
                 let at = self.here(at);
                 if let Some(life) = self.lives.get(&id) {
-                    life.tell(Report { event: event_with(event, signal_from_wire), at });
+                    let event = event_with(event, signal_from_wire);
+                    life.tell(Report { event, asked: signal_from_wire(asked), at });
                 }
             }
             ToLauncher::Gone { id } => {

@@ -346,7 +346,7 @@ impl Helper {
             }
             Err(error) => {
                 let event = Event::NoProcess(error.raw_os_error().unwrap_or(0));
-                self.say(&ToLauncher::Reported { id, event, at: nanos(control::now()) });
+                self.say(&ToLauncher::Reported { id, event, asked: 0, at: nanos(control::now()) });
                 for stream in 0..2 {
                     self.say(&ToLauncher::End { id, stream });
                 }
@@ -377,17 +377,18 @@ impl Helper {
             let rank = life.rank;
             say(&format!("rank {rank}: {} processes do not end, although they were sent SIGKILL", heard.left));
             let event = Event::Left(heard.left);
-            said.push(ToLauncher::Reported { id, event, at: nanos(control::now()) });
+            said.push(ToLauncher::Reported { id, event, asked: 0, at: nanos(control::now()) });
         }
-        if let Some((ending, at)) = life.process.ending
+        if let Some(ended) = life.process.ended
             && !std::mem::replace(&mut life.told, true)
         {
-            let event = match ending {
+            let event = match ended.how {
                 Ending::Told(event) => event,
                 Ending::Lost(signal) => Event::Lost(signal),
                 Ending::HostLost => Event::HostLost,
             };
-            said.push(ToLauncher::Reported { id, event: event_with(event, signal_to_wire), at: nanos(at) });
+            let (event, asked) = (event_with(event, signal_to_wire), signal_to_wire(ended.asked));
+            said.push(ToLauncher::Reported { id, event, asked, at: nanos(ended.at) });
         }
         if life.process.control.is_none() {
             life.gone = true;

@@ -17,7 +17,7 @@ use super::super::control::Event;
 /// What comes before all else from the helper.
 const MARK: [u8; 16] = *b"\0FULMEN-HOST\r\n\x1a\0";
 /// The version of what follows.
-const PROTOCOL: u32 = 2;
+const PROTOCOL: u32 = 3;
 /// The version of this program.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// The longest version that is read.
@@ -119,8 +119,9 @@ pub enum ToLauncher {
     Ready,
     /// It cannot: an exit code and the reason.
     Refused { code: u8, words: String },
-    /// What happened to a rank, and when by the helper's clock, in nanoseconds.
-    Reported { id: u32, event: Event, at: u64 },
+    /// What happened to a rank, by which signal its program had been asked to end before (by its place in the list, or 0), and when by
+    /// the helper's clock, in nanoseconds.
+    Reported { id: u32, event: Event, asked: i32, at: u64 },
     /// Nothing of the rank's processes is left.
     Gone { id: u32 },
     /// What it wrote.
@@ -309,7 +310,7 @@ mod tests {
             ToLauncher::Greeting { connection: Some("192.0.2.1 40000 192.0.2.2 22".into()) },
             ToLauncher::Ready,
             ToLauncher::Output { id: 3, stream: 1, bytes: b"hello\n".to_vec() },
-            ToLauncher::Reported { id: 3, event: Event::Exited(0), at: 77 },
+            ToLauncher::Reported { id: 3, event: Event::Exited(0), asked: 15, at: 77 },
             ToLauncher::Gone { id: 3 },
         ];
         let mut bytes = hello();
