@@ -244,10 +244,11 @@ const COUNTING: &str = "FULMEN_TEST_COUNTING";
 
 #[test]
 fn generations_leave_nothing_behind() {
+    let rounds: usize = fulmen_testbed::by_tier(100, 300, 1000);
     // In a process of its own, where nobody else opens descriptors and starts threads.
     let status = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "regroup::counts_its_descriptors", "--nocapture", "--test-threads=1"])
-        .env(COUNTING, "1")
+        .env(COUNTING, rounds.to_string())
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .status()
@@ -255,14 +256,12 @@ fn generations_leave_nothing_behind() {
     assert!(status.success());
 }
 
-/// What [`generations_leave_nothing_behind`] runs: a rank leaves and another takes its place, 100 times; each time there is a
+/// What [`generations_leave_nothing_behind`] runs: a rank leaves and another takes its place, so often; each time there is a
 /// generation of the survivors and one of everybody.
 #[test]
 fn counts_its_descriptors() {
-    if std::env::var_os(COUNTING).is_none() {
-        return;
-    }
-    let rounds = fulmen_testbed::by_tier(100, 300, 1000);
+    let Ok(rounds) = std::env::var(COUNTING) else { return };
+    let rounds: usize = rounds.parse().unwrap();
     let world = World::start(3);
     let held = Arc::new(());
     let open = || {

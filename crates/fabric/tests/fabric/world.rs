@@ -91,15 +91,19 @@ pub fn start_with<T: Send>(
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let coordinator = Coordinator::bind(address, size, secret.clone(), patient(SILENCE)).unwrap().serve().unwrap();
     let coordinator_address = coordinator.local_addr();
+    // Its ranks are known as the test: by that, whoever does more in the full tier is found.
+    let test = thread::current().name().unwrap_or("ranks").to_owned();
     thread::scope(|scope| {
         let rank = |rank| {
             let (given, body, secret) = (&given, &body, secret.clone());
-            scope.spawn(move || {
+            let named = thread::Builder::new().name(test.clone());
+            let rank = move || {
                 let config = JoinConfig { coordinator: coordinator_address, rank, size, secret, deadline: LONG };
                 let session = Session::join(&config).unwrap();
                 let (providers, options) = given(rank);
                 body(rank, Fabric::start(session, options, providers))
-            })
+            };
+            named.spawn_scoped(scope, rank).expect("a thread")
         };
         let ranks: Vec<_> = (0..size).map(rank).collect();
         ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
