@@ -7,10 +7,11 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use fulmen::parts::collectives::plan::{self, Links, Mapped, Operation, Question, Shape};
+use fulmen::parts::collectives::plan::{self, Links, Mapped, Operation, Shape};
 use fulmen::parts::kernels::{ReduceOp, reduce_into};
-use fulmen::{Algorithm, DType, Order, TCP};
+use fulmen::{Algorithm, DType, TCP};
 
+use super::fit::{FITTED, fit};
 use super::text::size;
 use crate::bench::{Effort, Op, Row, Spec};
 use crate::machine;
@@ -33,18 +34,17 @@ pub enum How<'a> {
 /// How much is measured of each call that is by itself.
 const EFFORT: Effort = Effort { samples: 2000, time: Duration::from_millis(300) };
 
-/// Calls in mapped memory are measured from the shortest to the longest, twice as long each, and so several times: what else the machine has
-/// to do changes from one moment to the next. The middle one of what a length took is told.
+/// All is measured so often, one after the other, and the middle one of what each took is used: what else the machine has to do changes
+/// from one moment to the next.
+const TIMES: usize = 3;
+
+/// Calls in mapped memory are measured from the shortest to the longest, twice as long each.
 const SHORTEST: u64 = 8;
 pub const LONGEST: u64 = 64 << 20;
-const SWEEPS: usize = 3;
 const OF_A_SWEEP: Effort = Effort { samples: 300, time: Duration::from_millis(150) };
 
 /// Messages of which the bytes count.
 const LONG: u64 = 256 << 10;
-
-/// An all-reduce whose bytes are not in the caches.
-const UNCACHED: u64 = 64 << 20;
 
 /// Bytes of which copies and reductions are measured: messages are about as long.
 const COPIED: usize = 256 << 10;
@@ -106,16 +106,12 @@ impl Over {
     fn sweeps(&self, op: Op, ranks: u32, dtype: DType, most: u64) -> anyhow::Result<Vec<(usize, f64)>> {
         let spec = Spec::range(op, SHORTEST, most, dtype, OF_A_SWEEP);
         let mut times: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
-        for _ in 0..SWEEPS {
+        for _ in 0..TIMES {
             for row in self.run(&spec, ranks, None)? {
                 times.entry(row.bytes as usize).or_default().push(row.p50_us);
             }
         }
-        let middle = |mut times: Vec<f64>| {
-            times.sort_by(f64::total_cmp);
-            times[times.len() / 2]
-        };
-        Ok(times.into_iter().map(|(bytes, times)| (bytes, middle(times))).collect())
+        Ok(times.into_iter().map(|(bytes, times)| (bytes, median(times))).collect())
     }
 
     /// Measures what the planner wants to know, for so many ranks. Of memory that they map, these operations on this type are measured, up to
@@ -124,8 +120,6 @@ impl Over {
         let ranks = ranks.max(2);
         // Everybody talks with everybody.
         let by = How::By(Algorithm::Shares);
-        let two = |op, bytes| self.measure(op, 2, bytes, DType::F32, &by);
-        let all = |bytes| self.measure(Op::AllReduce, ranks, bytes, DType::F32, &by);
         let processors = machine::processors().len().max(1);
         let mut links = Links {
             name: format!("this machine, over {}", self.name()),
@@ -157,36 +151,30 @@ impl Over {
                 mapped.calls.insert(*operation, self.sweeps(op_of(*operation), ranks, dtype, most)?);
             }
             links.source = format!(
-                "calls of {ranks} ranks on {dtype}, measured just now {SWEEPS} times at lengths from 8 B to {}",
+                "calls of {ranks} ranks on {dtype}, measured just now {TIMES} times at lengths from 8 B to {}",
                 size(most)
             );
             links.mapped = Some(mapped);
             return Ok(links);
         }
-        let (short, stream, each) = (two(Op::Latency, 8)?, two(Op::Bandwidth, 8)?, two(Op::Bandwidth, LONG)?);
+        let wanted = [(Op::Latency, 2, 8), (Op::Bandwidth, 2, 8), (Op::Bandwidth, 2, LONG)];
+        let wanted: Vec<_> = wanted.into_iter().chain(FITTED.map(|bytes| (Op::AllReduce, ranks, bytes))).collect();
+        let mut times = vec![Vec::new(); wanted.len()];
+        for _ in 0..TIMES {
+            for ((op, ranks, bytes), times) in wanted.iter().zip(&mut times) {
+                times.push(self.measure(*op, *ranks, *bytes, DType::F32, &by)?);
+            }
+        }
+        let times: Vec<f64> = times.into_iter().map(median).collect();
+        let [short, stream, each, few, many, part, long] = times[..] else { unreachable!("as many as are wanted") };
         links.message_us = stream.min(short * 0.9);
         links.latency_us = short - links.message_us;
         links.byte_ns = ((each - stream) / LONG as f64 * 1000.0).max(0.0);
         links.offered_byte_ns = links.byte_ns;
-        // What two ranks do alone is not what several do at once, who share processors and caches.
-        let (few, many) = (all(TUNED[0])?, all(TUNED[1])?);
-        for _ in 0..TURNS {
-            let factor = many / shares(&links, ranks, TUNED[1]);
-            for figure in [&mut links.byte_ns, &mut links.offered_byte_ns, &mut links.copy_ns, &mut links.reduce_ns] {
-                *figure *= factor;
-            }
-            let factor = few / shares(&links, ranks, TUNED[0]);
-            links.message_us *= factor;
-            links.latency_us *= factor;
-        }
-        let long = all(UNCACHED)?;
-        let without = shares(&links, ranks, UNCACHED);
-        links.uncached_ns = links.copy_ns;
-        let with = shares(&links, ranks, UNCACHED);
-        links.uncached_ns *= ((long - without) / (with - without)).max(0.0);
+        fit(&mut links, ranks, [few, many, part, long]);
         links.source = format!(
             "measured just now: of two ranks, 8 B in {short:.2} us, one each {stream:.2} us in a stream, 256 KiB each {each:.1} us; of {ranks}, \
-             all-reduces by shares of 64 KiB in {few:.0} us, of 4 MiB in {many:.0} us and of 64 MiB in {long:.0} us"
+             all-reduces by shares of 64 KiB in {few:.0} us, of 4 MiB in {many:.0} us, of 16 MiB in {part:.0} us and of 64 MiB in {long:.0} us"
         );
         Ok(links)
     }
@@ -203,27 +191,9 @@ pub fn op_of(operation: Operation) -> Op {
     }
 }
 
-/// All-reduces to which figures are fitted, for messages and for bytes; and how often, in turns.
-const TUNED: [u64; 2] = [64 << 10, 4 << 20];
-const TURNS: usize = 8;
-
-/// What the planner says of such an all-reduce.
-fn shares(links: &Links, ranks: u32, bytes: u64) -> f64 {
-    let question = Question {
-        operation: Operation::AllReduce,
-        ranks: ranks as usize,
-        bytes: bytes as usize,
-        dtype: DType::F32,
-        op: ReduceOp::Sum,
-        order: Order::Ranks,
-    };
-    let all = plan::predict(&question, links);
-    all.iter().find(|one| one.algorithm == Algorithm::Shares).map_or(f64::NAN, |one| one.time_us)
-}
-
 fn copy_ns() -> f64 {
     let (from, mut to) = (vec![1_u8; COPIED], vec![0_u8; COPIED]);
-    median(|| black_box(&mut to).copy_from_slice(black_box(&from))) / COPIED as f64
+    often(|| black_box(&mut to).copy_from_slice(black_box(&from))) / COPIED as f64
 }
 
 fn reduce_ns() -> f64 {
@@ -232,18 +202,20 @@ fn reduce_ns() -> f64 {
         reduce_into(ReduceOp::Sum, black_box(&mut to), &[black_box(&one), black_box(&other)])
             .expect("all lengths are one");
     };
-    median(reduce) / COPIED as f64
+    often(reduce) / COPIED as f64
 }
 
 /// The median of many runs, in nanoseconds.
-fn median(mut run: impl FnMut()) -> f64 {
-    let mut times: Vec<f64> = (0..201)
-        .map(|_| {
-            let start = Instant::now();
-            run();
-            start.elapsed().as_secs_f64() * 1e9
-        })
-        .collect();
+fn often(mut run: impl FnMut()) -> f64 {
+    let time = |_| {
+        let start = Instant::now();
+        run();
+        start.elapsed().as_secs_f64() * 1e9
+    };
+    median((0..201).map(time).collect())
+}
+
+fn median(mut times: Vec<f64>) -> f64 {
     times.sort_by(f64::total_cmp);
     times[times.len() / 2]
 }

@@ -4,6 +4,7 @@
 mod call;
 mod claims;
 mod figures;
+mod fit;
 mod here;
 mod predict;
 mod text;
