@@ -34,13 +34,11 @@ pub enum How<'a> {
 /// How much is measured of each call that is by itself.
 const EFFORT: Effort = Effort { samples: 2000, time: Duration::from_millis(300) };
 
-/// All is measured so often, one after the other, and the middle one of what each took is used: what else the machine has to do changes
-/// from one moment to the next.
-const TIMES: usize = 3;
-
-/// Calls in mapped memory are measured from the shortest to the longest, twice as long each.
+/// Calls in mapped memory are measured from the shortest to the longest, twice as long each, and so several times: what else the machine has
+/// to do changes from one moment to the next. The middle one of what a length took is told.
 const SHORTEST: u64 = 8;
 pub const LONGEST: u64 = 64 << 20;
+const SWEEPS: usize = 3;
 const OF_A_SWEEP: Effort = Effort { samples: 300, time: Duration::from_millis(150) };
 
 /// Messages of which the bytes count.
@@ -106,7 +104,7 @@ impl Over {
     fn sweeps(&self, op: Op, ranks: u32, dtype: DType, most: u64) -> anyhow::Result<Vec<(usize, f64)>> {
         let spec = Spec::range(op, SHORTEST, most, dtype, OF_A_SWEEP);
         let mut times: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
-        for _ in 0..TIMES {
+        for _ in 0..SWEEPS {
             for row in self.run(&spec, ranks, None)? {
                 times.entry(row.bytes as usize).or_default().push(row.p50_us);
             }
@@ -151,22 +149,17 @@ impl Over {
                 mapped.calls.insert(*operation, self.sweeps(op_of(*operation), ranks, dtype, most)?);
             }
             links.source = format!(
-                "calls of {ranks} ranks on {dtype}, measured just now {TIMES} times at lengths from 8 B to {}",
+                "calls of {ranks} ranks on {dtype}, measured just now {SWEEPS} times at lengths from 8 B to {}",
                 size(most)
             );
             links.mapped = Some(mapped);
             return Ok(links);
         }
-        let wanted = [(Op::Latency, 2, 8), (Op::Bandwidth, 2, 8), (Op::Bandwidth, 2, LONG)];
-        let wanted: Vec<_> = wanted.into_iter().chain(FITTED.map(|bytes| (Op::AllReduce, ranks, bytes))).collect();
-        let mut times = vec![Vec::new(); wanted.len()];
-        for _ in 0..TIMES {
-            for ((op, ranks, bytes), times) in wanted.iter().zip(&mut times) {
-                times.push(self.measure(*op, *ranks, *bytes, DType::F32, &by)?);
-            }
-        }
-        let times: Vec<f64> = times.into_iter().map(median).collect();
-        let [short, stream, each, few, many, part, long] = times[..] else { unreachable!("as many as are wanted") };
+        let two = |op, bytes| self.measure(op, 2, bytes, DType::F32, &by);
+        let all = |bytes| self.measure(Op::AllReduce, ranks, bytes, DType::F32, &by);
+        let (short, stream, each) = (two(Op::Latency, 8)?, two(Op::Bandwidth, 8)?, two(Op::Bandwidth, LONG)?);
+        let [few, many, part, long] = FITTED;
+        let (few, many, part, long) = (all(few)?, all(many)?, all(part)?, all(long)?);
         links.message_us = stream.min(short * 0.9);
         links.latency_us = short - links.message_us;
         links.byte_ns = ((each - stream) / LONG as f64 * 1000.0).max(0.0);
