@@ -16,7 +16,7 @@ if ! command -v cargo-fuzz >/dev/null && ! CARGO_PROFILE_DEV_DEBUG=false cargo i
     exit 0
 fi
 
-# To optimize takes twice as long as all that is fuzzed in a few seconds.
+# For a few seconds what is fuzzed is optimized alone (Cargo.toml); to optimize all takes longer than they last.
 [ "$seconds" -lt 20 ] && profile=dev || profile=release
 cargo +nightly fuzz build "--$profile" --fuzz-dir . >/dev/null
 programs=$CARGO_TARGET_DIR/$(rustc +nightly -vV | sed -n 's/^host: //p')/${profile/dev/debug}
