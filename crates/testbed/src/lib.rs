@@ -84,4 +84,4 @@ pub use net::Net;
 pub use ports::reserve_port;
 #[cfg(target_os = "linux")]
 pub use sshd::Ssh;
-pub use tier::{Tier, by_tier, is_full};
+pub use tier::{Tier, by_tier, child_of_this_test, is_full};

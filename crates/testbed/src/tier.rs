@@ -35,9 +35,7 @@ impl Tier {
     /// is not known which test it was.
     fn asked() -> Tier {
         if let Some(file) = std::env::var_os("FULMEN_TEST_TIERED") {
-            // A program that a test has started as one of its program's tests tells nothing of that test.
-            let is_child = std::env::args().any(|argument| argument == "--exact");
-            note(Path::new(&file), is_child);
+            note(Path::new(&file), test().as_deref());
         }
         Tier::now()
     }
@@ -52,14 +50,32 @@ impl Tier {
     }
 }
 
+/// Names the test that starts a program to that program: where it asks what the tier has, it does so for that test.
+#[must_use]
+pub fn child_of_this_test() -> (&'static str, String) {
+    (CHILD_OF, test().unwrap_or_default())
+}
+
+const CHILD_OF: &str = "FULMEN_TEST_CHILD_OF";
+
+/// The test that this thread runs, if it is known: the harness names threads after their tests.
+fn test() -> Option<String> {
+    if let Ok(test) = std::env::var(CHILD_OF) {
+        return Some(test).filter(|test| !test.is_empty());
+    }
+    // A program that a test has started as one of its program's tests, and without a word, tells nothing of that test.
+    let is_child = std::env::args().any(|argument| argument == "--exact");
+    let thread = std::thread::current();
+    thread.name().filter(|name| *name != "main" && !is_child).map(str::to_owned)
+}
+
 /// Writes down who asks.
-fn note(file: &Path, is_child: bool) {
+fn note(file: &Path, test: Option<&str>) {
     let program = std::env::current_exe().expect("this program has a file");
     let program = program.file_stem().unwrap_or_default().to_string_lossy();
     // Cargo adds a hash.
     let program = program.rsplit_once('-').map_or(&*program, |(name, _)| name);
-    let thread = std::thread::current();
-    let line = match thread.name().filter(|name| *name != "main" && !is_child) {
+    let line = match test {
         Some(test) => format!("{program} {test}\n"),
         None => format!("{program}\n"),
     };
@@ -91,11 +107,16 @@ mod tests {
     fn whoever_asks_is_known() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("tiered");
-        note(&file, false);
-        note(&file, true);
-        std::thread::scope(|scope| scope.spawn(|| note(&file, false)).join().unwrap());
+        note(&file, Some("some::test"));
+        note(&file, None);
         let told = std::fs::read_to_string(&file).unwrap();
-        assert_eq!(told, "fulmen_testbed tier::tests::whoever_asks_is_known\nfulmen_testbed\nfulmen_testbed\n");
+        assert_eq!(told, "fulmen_testbed some::test\nfulmen_testbed\n");
+
+        // This very test may be the child of one that runs it by itself.
+        if std::env::var_os(CHILD_OF).is_none() && !std::env::args().any(|argument| argument == "--exact") {
+            assert_eq!(test().as_deref(), Some("tier::tests::whoever_asks_is_known"));
+            std::thread::scope(|scope| assert_eq!(scope.spawn(test).join().unwrap(), None));
+        }
     }
 
     #[test]

@@ -21,6 +21,7 @@ impl Child {
         let mut process = Command::new(std::env::current_exe().expect("this binary has a path"))
             .args(["--exact", "child::in_a_role", "--nocapture", "--test-threads", "1"])
             .env(ROLE, role)
+            .envs([fulmen_testbed::child_of_this_test()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
