@@ -31,7 +31,7 @@
 //! # }
 //! ```
 //!
-//! [`Ssh`] starts ssh's server on hosts, with keys of the test's own, and [`Etcd`] servers of etcd on the machine itself.
+//! [`Child`] is the test's own program in another role, and a process that can be killed. [`Ssh`] starts ssh's server on hosts, with keys of the test's own, and [`Etcd`] servers of etcd on the machine itself.
 //!
 //! # Nothing stays behind
 //!
@@ -48,6 +48,8 @@
 
 #[cfg(target_os = "linux")]
 mod bed;
+#[cfg(target_os = "linux")]
+mod child;
 mod descriptors;
 #[cfg(target_os = "linux")]
 mod etcd;
@@ -72,6 +74,8 @@ mod wire;
 
 #[cfg(target_os = "linux")]
 pub use bed::{Bed, BedError};
+#[cfg(target_os = "linux")]
+pub use child::{Child, Parent};
 pub use descriptors::raise_descriptors;
 #[cfg(target_os = "linux")]
 pub use etcd::Etcd;
@@ -84,4 +88,4 @@ pub use net::Net;
 pub use ports::reserve_port;
 #[cfg(target_os = "linux")]
 pub use sshd::Ssh;
-pub use tier::{Tier, by_tier, child_of_this_test, is_full};
+pub use tier::{Tier, by_tier, is_full};

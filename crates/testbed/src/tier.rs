@@ -50,9 +50,9 @@ impl Tier {
     }
 }
 
-/// Names the test that starts a program to that program: where it asks what the tier has, it does so for that test.
-#[must_use]
-pub fn child_of_this_test() -> (&'static str, String) {
+/// A variable for a program that this test starts: it asks what the tier has for this test.
+#[cfg(target_os = "linux")]
+pub(crate) fn child_of_this_test() -> (&'static str, String) {
     (CHILD_OF, test().unwrap_or_default())
 }
 

@@ -1,9 +1,9 @@
 //! An owner that ends and begins anew: programs that were attached to it hear of that, and later ones find the new one.
 
 use fulmen_attach::{AttachError, Attached};
+use fulmen_testbed::Child;
 use fulmen_verbs::{CompletionStatus, Transition, VerbsError};
 
-use super::child::Child;
 use super::side::{Name, Side};
 use super::support::{House, NAME, strict};
 use super::talk::{Talk, nothing_is_left};

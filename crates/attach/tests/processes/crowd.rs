@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use fulmen_attach::{LONGEST_MESSAGE, WINDOW};
+use fulmen_testbed::{Child, Parent};
 use fulmen_verbs::CompletionOpcode;
 
-use super::child::{Child, Parent};
 use super::side::{Name, Side};
 use super::support::{House, strict};
 use super::talk::{introduce, nothing_is_left};

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use fulmen_attach::{LONGEST_MESSAGE, WINDOW};
+use fulmen_testbed::{Child, Parent};
 use fulmen_verbs::{Access, CompletionOpcode, Transition};
 
-use super::child::{Child, Parent};
 use super::side::{DEPTH, Name, Side};
 use super::support::{House, strict};
 use super::talk::{Talk, nothing_is_left};

@@ -4,9 +4,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use fulmen_attach::LONGEST_MESSAGE;
+use fulmen_testbed::{Child, Parent};
 use fulmen_verbs::CompletionOpcode;
 
-use super::child::{Child, Parent};
 use super::crowd::gather;
 use super::side::{Name, Side};
 use super::support::{House, strict};

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use fulmen_memory::{Exposed, Region};
 use fulmen_reach::{Node, NodeAddress};
 use fulmen_soft::{Addressing, Profile, SoftDevice, SoftOptions};
+use fulmen_testbed::{Child, Parent};
 use fulmen_verbs::{
     Access, AddressHandle, AddressPath, Completion, CompletionOpcode, CompletionQueue, CompletionStatus, Destination,
     Device, Gid, MemoryRegion, Piece, ProtectionDomain, QueuePair, QueuePairInit, QueuePairKind, QueuePairLimits,
@@ -13,7 +14,6 @@ use fulmen_verbs::{
 };
 use rustix::process::{Signal, WaitOptions, waitpid};
 
-use super::child::{Child, Parent};
 use super::fork::forked;
 use super::{LONG, rounds, until};
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use fulmen_memory::{Exposed, Region};
 use fulmen_reach::Node;
 use fulmen_soft::{NetworkOptions, Profile, SoftDevice, SoftOptions};
+use fulmen_testbed::Child;
 use fulmen_verbs::{
     Access, AckTimeout, Completion, CompletionQueue, Device, Gid, MemoryRegion, Mtu, Path, Piece, ProtectionDomain,
     QueuePair, QueuePairInit, QueuePairKind, QueuePairLimits, RecvRequest, RemoteAddr, RnrTimer, Transition,
@@ -31,6 +32,12 @@ impl Kept {
 
     pub fn from_word(word: &str) -> Kept {
         Kept::ALL.into_iter().find(|kept| format!("{kept:?}") == word).expect("a sort of memory")
+    }
+
+    /// A child whose role ends with this word, and that is on another host if need be.
+    pub fn start_child(self, role: &str) -> Child {
+        let start = if self == Kept::Afar { Child::start_elsewhere } else { Child::start };
+        start(&format!("{role} {self:?}"))
     }
 }
 

@@ -1,9 +1,9 @@
 //! Two processes send each other many messages of random lengths, and look at every byte.
 
 use fulmen_soft::Profile;
+use fulmen_testbed::Parent;
 use fulmen_verbs::{Carrier, CompletionOpcode, CompletionStatus, SendRequest};
 
-use super::child::{Child, Parent};
 use super::endpoint::{Endpoint, Kept, Name};
 use super::{Random, until};
 
@@ -82,7 +82,7 @@ fn count(kept: Kept) -> u64 {
 }
 
 fn between_processes(profile: Profile, kept: Kept) {
-    let mut child = Child::start(&format!("exchange {profile} {kept:?}"));
+    let mut child = kept.start_child(&format!("exchange {profile}"));
     let side = Endpoint::keeping(profile, kept, BYTES);
     let peer = Name::from_line(&child.hear());
     child.tell(&side.name().to_line());

@@ -1,10 +1,10 @@
 //! Children that are forked and execute no other program: as `system`, daemons and servers make them.
 
 use fulmen_soft::Profile;
+use fulmen_testbed::{Child, Parent};
 use fulmen_verbs::{CompletionStatus, QueuePairState, SendRequest, Transition};
 use rustix::process::{Pid, Signal, WaitOptions};
 
-use super::child::{Child, Parent};
 use super::endpoint::{Endpoint, Name};
 use super::{LONG, until};
 

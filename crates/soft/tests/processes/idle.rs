@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fulmen_soft::Profile;
+use fulmen_testbed::Parent;
 use fulmen_verbs::{CompletionOpcode, CompletionStatus, SendOp, SendRequest};
 
-use super::child::{Child, Parent};
 use super::endpoint::{Endpoint, Kept, Name};
 use super::until;
 
@@ -29,7 +29,7 @@ fn an_idle_target_answers() {
 }
 
 fn answers(kept: Kept) {
-    let mut child = Child::start(&format!("idle {kept:?}"));
+    let mut child = kept.start_child("idle");
     let side = Endpoint::keeping(Profile::Infiniband, kept, BYTES);
     let peer = Name::from_line(&child.hear());
     child.tell(&side.name().to_line());

@@ -4,10 +4,10 @@
 use std::time::Instant;
 
 use fulmen_soft::Profile;
+use fulmen_testbed::{Child, Parent};
 use fulmen_verbs::{Completion, CompletionOpcode, CompletionStatus, QueuePairState, RemoteAddr, SendOp, SendRequest};
 use rustix::process::Signal;
 
-use super::child::{Child, Parent};
 use super::endpoint::{Endpoint, Kept, Name};
 use super::exchange::Script;
 use super::{LONG, Random, rounds, until};
@@ -143,7 +143,7 @@ pub fn child(words: &[&str]) {
 }
 
 fn start(profile: Profile, kept: Kept, seed: u64) -> (Child, Side) {
-    let mut child = Child::start(&format!("victim {profile} {seed} {kept:?}"));
+    let mut child = kept.start_child(&format!("victim {profile} {seed}"));
     let endpoint = Endpoint::keeping(profile, kept, BYTES);
     let peer = Name::from_line(&child.hear());
     child.tell(&endpoint.name().to_line());

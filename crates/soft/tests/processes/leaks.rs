@@ -2,9 +2,9 @@
 
 use fulmen_reach::Node;
 use fulmen_soft::{Profile, SoftDevice};
+use fulmen_testbed::{Child, Parent};
 use fulmen_verbs::{CompletionStatus, Device, SendRequest};
 
-use super::child::{Child, Parent};
 use super::endpoint::{Endpoint, Name};
 use super::until;
 

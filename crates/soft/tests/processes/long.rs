@@ -2,9 +2,9 @@
 //! killed at any moment of them.
 
 use fulmen_soft::Profile;
+use fulmen_testbed::Parent;
 use fulmen_verbs::{Completion, CompletionOpcode, CompletionStatus, QueuePairState, SendRequest};
 
-use super::child::{Child, Parent};
 use super::endpoint::{Endpoint, Kept, Name};
 use super::{Random, rounds, until};
 
@@ -77,7 +77,7 @@ pub fn child(words: &[&str]) {
 fn survives(kept: Kept) {
     let mut random = Random(41);
     for _ in 0..rounds(3, 40) {
-        let mut child = Child::start(&format!("long {kept:?}"));
+        let mut child = kept.start_child("long");
         let endpoint = Endpoint::keeping(Profile::Infiniband, kept, BYTES);
         let peer = Name::from_line(&child.hear());
         child.tell(&endpoint.name().to_line());

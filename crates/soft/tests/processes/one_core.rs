@@ -5,10 +5,10 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Instant;
 
 use fulmen_soft::Profile;
+use fulmen_testbed::{Child, Parent};
 use fulmen_verbs::{Completion, CompletionOpcode, CompletionStatus, SendRequest};
 use rustix::thread::CpuSet;
 
-use super::child::{Child, Parent};
 use super::endpoint::{Endpoint, Name};
 use super::{LONG, rounds};
 

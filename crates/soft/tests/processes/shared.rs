@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex};
 use fulmen_memory::{Exposed, Region};
 use fulmen_reach::Node;
 use fulmen_soft::{Profile, SoftDevice};
+use fulmen_testbed::{Child, Parent};
 use fulmen_verbs::{
     Access, AckTimeout, Completion, CompletionOpcode, CompletionQueue, CompletionStatus, Device, MemoryRegion, Mtu,
     Path, Piece, ProtectionDomain, QueuePair, QueuePairInit, QueuePairKind, QueuePairLimits, RecvRequest, RemoteAddr,
     RnrTimer, SendRequest, SharedReceiveQueue, Transition,
 };
 
-use super::child::{Child, Parent};
 use super::endpoint::{Endpoint, Kept, Name};
 use super::{LONG, Random, rounds, until};
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use fulmen_soft::Profile;
+use fulmen_testbed::{Child, Parent};
 
-use super::child::{Child, Parent};
 use super::endpoint::{Endpoint, Name};
 use super::until;
 
