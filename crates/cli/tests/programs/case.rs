@@ -3,6 +3,8 @@
 use std::env;
 use std::process::Command;
 
+use fulmen_testbed::Tier;
+
 /// What a test finds wrong.
 pub type Outcome = Result<(), String>;
 
@@ -20,8 +22,8 @@ pub struct Case {
     pub program: Program,
     /// What is special about it, for its name.
     pub title: String,
-    /// Whether it is part of the fast tier.
-    pub fast: bool,
+    /// The least tier that it is part of.
+    pub tier: Tier,
     pub run: Box<dyn Fn() -> Outcome + Send>,
 }
 
@@ -32,7 +34,13 @@ impl Case {
         fast: bool,
         run: impl Fn() -> Outcome + Send + 'static,
     ) -> Case {
-        Case { program, title: title.into(), fast, run: Box::new(run) }
+        let tier = if fast { Tier::Fast } else { Tier::Full };
+        Case { program, title: title.into(), tier, run: Box::new(run) }
+    }
+
+    /// The same as part of this tier.
+    pub fn of(self, tier: Tier) -> Case {
+        Case { tier, ..self }
     }
 
     /// The test's name.

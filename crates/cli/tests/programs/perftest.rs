@@ -1,5 +1,7 @@
 //! perftest: `ib_send_bw` and its siblings.
 
+use fulmen_testbed::Tier;
+
 use crate::case::{Case, Outcome, Program, expect, rounds};
 use crate::pair::Launch;
 use crate::port;
@@ -41,50 +43,55 @@ const BOTH_WAYS: [&str; 6] = ["", "-b", "-q 8", "-b -q 8", "-l 8", "-Q 1"];
 
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
-    let mut add = |program: Program, connection: &'static str, options: &'static str, old: bool| {
+    let mut add = |program: Program, connection: &'static str, options: &'static str, old: bool, least: Tier| {
         let posting = if old { " --use_old_post_send" } else { "" };
         let options = format!("-c {connection} {options}{posting}").replace("  ", " ");
         let options = options.trim().to_string();
         // One of each program, of each kind of connection, of each style of posting and with each of the main options.
-        let fast = FAST.contains(&(program.name, &options));
-        cases.push(Case::new(program, options.clone(), fast, move || perftest(program, &options)));
+        let tier = if FAST.contains(&(program.name, &options)) { Tier::Fast } else { least };
+        cases.push(Case::new(program, options.clone(), false, move || perftest(program, &options)).of(tier));
     };
     for Test { program, connections, extra } in BANDWIDTH {
         for connection in connections {
-            for options in BOTH_WAYS.iter().chain(extra) {
-                add(program, connection, options, false);
-                add(program, connection, options, true);
+            for (at, options) in BOTH_WAYS.iter().chain(extra).enumerate() {
+                add(program, connection, options, false, by_turns(at, false));
+                add(program, connection, options, true, by_turns(at, true));
             }
             if *connection != "UD" && program.name != "ib_atomic_bw" {
-                add(program, connection, "-s 1048576 -n 50", false);
-                add(program, connection, "-s 2", false);
-                add(program, connection, "-a", true);
-                add(program, connection, "--mr_per_qp -q 2", false);
+                add(program, connection, "-s 1048576 -n 50", false, Tier::Full);
+                add(program, connection, "-s 2", false, Tier::Full);
+                add(program, connection, "-a", true, Tier::Full);
+                add(program, connection, "--mr_per_qp -q 2", false, Tier::Full);
             }
         }
-        add(program, "RC", "-x 0", false);
-        add(program, "RC", "-D 1", false);
+        add(program, "RC", "-x 0", false, Tier::Full);
+        add(program, "RC", "-D 1", false, Tier::Full);
     }
     for Test { program, connections, extra } in LATENCY {
         for connection in connections {
-            for options in [""].iter().chain(extra) {
+            for (at, options) in [""].iter().chain(extra).enumerate() {
                 let all_sizes = *options == "-a";
                 // Datagrams are at most one frame long, and the program would try 8 MiB.
                 if *connection != "UD" || !all_sizes {
-                    add(program, connection, options, false);
+                    add(program, connection, options, false, if all_sizes { Tier::Full } else { by_turns(at, false) });
                 }
                 // Before each size it measures the clock for most of a second: there, one way of posting is enough.
                 if !all_sizes {
-                    add(program, connection, options, true);
+                    add(program, connection, options, true, by_turns(at, true));
                 }
             }
         }
     }
-    assert!(
-        FAST.iter()
-            .all(|(name, options)| cases.iter().any(|case| case.fast && case.name() == format!("{name}: {options}")))
-    );
+    assert!(FAST.iter().all(|(name, options)| {
+        cases.iter().any(|case| case.tier == Tier::Fast && case.name() == format!("{name}: {options}"))
+    }));
     cases
+}
+
+/// The least tier with a variant that is posted so: the full tier posts them by turns in one way and in the other, as they stand in the
+/// table, and soak each in both.
+fn by_turns(at: usize, old: bool) -> Tier {
+    if at.is_multiple_of(2) == old { Tier::Soak } else { Tier::Full }
 }
 
 /// The selection of the fast tier.

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 
+use fulmen_testbed::Tier;
 use libtest_mimic::{Arguments, Trial};
 
 use crate::case::{Case, Program};
@@ -26,9 +27,10 @@ pub fn run(arguments: &Arguments, cases: Vec<Case>) -> ExitCode {
         }
     }
     let counts = Counts::default();
+    let tier = fulmen_testbed::by_tier(Tier::Fast, Tier::Full, Tier::Soak);
     let mut trials: Vec<Trial> = cases
         .into_iter()
-        .filter(|case| case.fast || fulmen_testbed::is_full() || arguments.include_ignored)
+        .filter(|case| case.tier <= tier || arguments.include_ignored)
         .filter(|case| !missing.contains(&case.program))
         .map(|case| trial(case, &counts))
         .collect();
