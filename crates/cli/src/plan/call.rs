@@ -10,7 +10,7 @@ use fulmen::parts::collectives::plan::{Links, LinksError, Operation, Prediction,
 use fulmen::{DType, Order, ReduceOp};
 use serde::Serialize;
 
-use super::here::{How, LONGEST, Over, op_of};
+use super::here::{How, LONGEST, Over, Standard, op_of};
 use super::text::{number, size};
 use super::{MOST, PlanError};
 use crate::bench::{self, Size};
@@ -81,6 +81,9 @@ struct Told {
     predicted_us: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     measured_us: Option<f64>,
+    /// How long a call that was measured with the figures takes right after this one, as a multiple of what it took then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    drift: Option<f64>,
     /// All algorithms by messages.
     algorithms: Vec<Row>,
 }
@@ -102,13 +105,15 @@ pub fn plan(operation: Operation, args: Args, verbose: u8) -> anyhow::Result<Exi
     let order = if args.order == InOrder::Any { Order::Any } else { Order::Ranks };
     let over = Over { device: args.device.clone(), profile: args.profile, verbose };
     bench::check_device(args.ranks, args.profile)?;
-    let links = match &args.links {
-        Some(file) => Links::load(file).map_err(unusable)?,
-        // A file is for whatever will be asked.
-        None if args.save.is_some() => over.links(args.ranks, &Operation::ALL, args.dtype, LONGEST)?,
+    let (links, standard) = match &args.links {
+        Some(file) => (Links::load(file).map_err(unusable)?, None),
         None => {
-            let most = args.bytes.iter().map(|bytes| bytes.0).max().unwrap_or(LONGEST);
-            over.links(args.ranks, &[operation], args.dtype, most)?
+            // A file is for whatever will be asked.
+            let all = args.save.is_some();
+            let operations: &[Operation] = if all { &Operation::ALL } else { &[operation] };
+            let most = args.bytes.iter().map(|bytes| bytes.0).max().filter(|_| !all).unwrap_or(LONGEST);
+            let (links, standard) = over.links(args.ranks, operations, args.dtype, most)?;
+            (links, Some(standard))
         }
     };
     if let Some(most) = links.most_ranks().filter(|most| (*most as u32) < args.ranks) {
@@ -122,6 +127,7 @@ pub fn plan(operation: Operation, args: Args, verbose: u8) -> anyhow::Result<Exi
         true => Some(saved(&links)?),
         false => None,
     };
+    let standard = standard.filter(|_| args.measure);
     let mut text = String::new();
     if !args.json {
         let combined = match operation {
@@ -163,9 +169,11 @@ pub fn plan(operation: Operation, args: Args, verbose: u8) -> anyhow::Result<Exi
             choice: choice.to_owned(),
             predicted_us: tidy(predicted),
             measured_us: file.as_ref().map(measure).transpose()?,
+            drift: standard.as_ref().map(|standard| standard.drift(&over).map(tidy)).transpose()?,
             algorithms: all.iter().map(row).collect(),
         };
-        text += &if args.json { serde_json::to_string(&told)? + "\n" } else { table(&told) };
+        let name = standard.as_ref().map(Standard::name).unwrap_or_default();
+        text += &if args.json { serde_json::to_string(&told)? + "\n" } else { table(&told, &name) };
     }
     print(&text)
 }
@@ -215,13 +223,23 @@ fn tidy(time: f64) -> f64 {
     (time * 1e3).round() / 1e3
 }
 
-fn table(told: &Told) -> String {
+/// From so much on, either way, the machine is not the one that was measured.
+const DRIFT: f64 = 1.25;
+
+fn table(told: &Told, standard: &str) -> String {
     let mut text = format!("\n{}: {}, {} us", size(told.bytes), told.choice, number(told.predicted_us));
     if let Some(measured) = told.measured_us {
         let off = (told.predicted_us / measured - 1.0) * 100.0;
         let _ = write!(text, "; measured {} us ({off:+.0} %)", number(measured));
     }
     text.push('\n');
+    if let Some(drift) = told.drift.filter(|drift| !(1.0 / DRIFT..DRIFT).contains(drift)) {
+        let _ = writeln!(
+            text,
+            "  meanwhile the machine changed: {standard} takes {} times as long as when the figures were measured",
+            number(drift)
+        );
+    }
     for row in told.algorithms.iter().filter(|row| row.algorithm != told.choice) {
         let why = if row.allowed { "" } else { "  (not in rank order)" };
         let _ = writeln!(
@@ -244,7 +262,7 @@ mod tests {
     #[test]
     fn the_choice_comes_first_and_others_with_what_they_would_take() {
         let rows = [("chain", 10.0, true), ("shares", 15.0, true), ("ring", 8.0, false)];
-        let told = Told {
+        let mut told = Told {
             operation: "all-reduce",
             ranks: 4,
             bytes: 1 << 20,
@@ -254,12 +272,18 @@ mod tests {
             choice: "chain".into(),
             predicted_us: 10.0,
             measured_us: Some(8.0),
+            drift: Some(1.2),
             algorithms: rows.map(|(algorithm, predicted_us, allowed)| Row { algorithm, predicted_us, allowed }).into(),
         };
-        let text = table(&told);
+        let text = table(&told, "y");
         assert!(text.contains("1 MiB: chain, 10 us; measured 8 us (+25 %)"), "{text}");
         assert!(text.contains("1.50 x\n") && text.contains("0.80 x  (not in rank order)"), "{text}");
-        assert_eq!(text.matches("chain").count(), 1);
+        assert_eq!((text.matches("chain").count(), text.contains("changed")), (1, false), "{text}");
+        for drift in [3.5, 0.5] {
+            told.drift = Some(drift);
+            let text = table(&told, "all-reduce of 4 MiB by shares");
+            assert!(text.contains(&format!("changed: all-reduce of 4 MiB by shares takes {drift} times")), "{text}");
+        }
     }
 
     #[test]

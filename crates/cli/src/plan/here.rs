@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use anyhow::Context;
 use fulmen::parts::collectives::plan::{self, Links, Mapped, Operation, Shape};
 use fulmen::parts::kernels::{ReduceOp, reduce_into};
 use fulmen::{Algorithm, DType, TCP};
@@ -22,6 +23,30 @@ pub struct Over {
     pub device: Option<String>,
     pub profile: Option<Profile>,
     pub verbose: u8,
+}
+
+/// A call that was measured with the figures, by which it is seen later whether the machine is still as fast: others use it as well, and a
+/// hypervisor moves its processors.
+pub struct Standard {
+    op: Op,
+    ranks: u32,
+    bytes: u64,
+    dtype: DType,
+    algorithm: Option<Algorithm>,
+    took_us: f64,
+}
+
+impl Standard {
+    /// How long it takes now, as a multiple of what it took.
+    pub fn drift(&self, over: &Over) -> anyhow::Result<f64> {
+        let Standard { op, ranks, bytes, dtype, algorithm, took_us } = *self;
+        Ok(over.time(&Spec::one(op, bytes, dtype, EFFORT).by(algorithm), ranks, None)? / took_us)
+    }
+
+    pub fn name(&self) -> String {
+        let by = self.algorithm.map(|algorithm| format!(" by {}", algorithm.name())).unwrap_or_default();
+        format!("{} of {}{by}", self.op.name(), size(self.bytes))
+    }
 }
 
 /// How ranks go about a call.
@@ -40,6 +65,9 @@ const SHORTEST: u64 = 8;
 pub const LONGEST: u64 = 64 << 20;
 const SWEEPS: usize = 3;
 const OF_A_SWEEP: Effort = Effort { samples: 300, time: Duration::from_millis(150) };
+
+/// The longest call of those by which it is seen whether times hold: longer ones hang on what else is in the caches.
+const STANDARD: usize = 1 << 20;
 
 /// Messages of which the bytes count.
 const LONG: u64 = 256 << 10;
@@ -66,11 +94,17 @@ impl Over {
             How::Chosen(links) => (Some(links), None),
             How::By(algorithm) => (None, Some(*algorithm)),
         };
-        let spec = Spec::one(op, bytes, dtype, EFFORT).by(algorithm);
         let env = links.map(|links| ("FULMEN_LINKS", links.to_string_lossy().into_owned()));
-        match self.run(&spec, ranks, env)?.as_slice() {
+        self.time(&Spec::one(op, bytes, dtype, EFFORT).by(algorithm), ranks, env)
+    }
+
+    /// Has ranks measure one call, and says what it took.
+    fn time(&self, spec: &Spec, ranks: u32, env: Option<(&'static str, String)>) -> anyhow::Result<f64> {
+        match self.run(spec, ranks, env)?.as_slice() {
             [row] => Ok(row.p50_us),
-            rows => anyhow::bail!("the ranks that measure {} told {} times instead of one", op.name(), rows.len()),
+            rows => {
+                anyhow::bail!("the ranks that measure {} told {} times instead of one", spec.op().name(), rows.len())
+            }
         }
     }
 
@@ -113,8 +147,14 @@ impl Over {
     }
 
     /// Measures what the planner wants to know, for so many ranks. Of memory that they map, these operations on this type are measured, up to
-    /// vectors of so many bytes, if that is no more than is measured at all.
-    pub fn links(&self, ranks: u32, operations: &[Operation], dtype: DType, most: u64) -> anyhow::Result<Links> {
+    /// vectors of so many bytes, if that is no more than is measured at all. With them comes a call that tells later whether they still hold.
+    pub fn links(
+        &self,
+        ranks: u32,
+        operations: &[Operation],
+        dtype: DType,
+        most: u64,
+    ) -> anyhow::Result<(Links, Standard)> {
         let ranks = ranks.max(2);
         // Everybody talks with everybody.
         let by = How::By(Algorithm::Shares);
@@ -145,15 +185,21 @@ impl Over {
         if self.is_mapped() {
             let mut mapped = Mapped { ranks: ranks as usize, dtype, calls: BTreeMap::new() };
             let most = most.clamp(SHORTEST, LONGEST).next_power_of_two();
+            let mut standard = None;
             for operation in operations {
-                mapped.calls.insert(*operation, self.sweeps(op_of(*operation), ranks, dtype, most)?);
+                let op = op_of(*operation);
+                let times = self.sweeps(op, ranks, dtype, most)?;
+                let (bytes, took_us) =
+                    *times.iter().rfind(|(bytes, _)| *bytes <= STANDARD).context("the shortest call was measured")?;
+                standard.get_or_insert(Standard { op, ranks, bytes: bytes as u64, dtype, algorithm: None, took_us });
+                mapped.calls.insert(*operation, times);
             }
             links.source = format!(
                 "calls of {ranks} ranks on {dtype}, measured just now {SWEEPS} times at lengths from 8 B to {}",
                 size(most)
             );
             links.mapped = Some(mapped);
-            return Ok(links);
+            return Ok((links, standard.context("operations are measured")?));
         }
         let two = |op, bytes| self.measure(op, 2, bytes, DType::F32, &by);
         let all = |bytes| self.measure(Op::AllReduce, ranks, bytes, DType::F32, &by);
@@ -169,7 +215,8 @@ impl Over {
             "measured just now: of two ranks, 8 B in {short:.2} us, one each {stream:.2} us in a stream, 256 KiB each {each:.1} us; of {ranks}, \
              all-reduces by shares of 64 KiB in {few:.0} us, of 4 MiB in {many:.0} us, of 16 MiB in {part:.0} us and of 64 MiB in {long:.0} us"
         );
-        Ok(links)
+        let (op, dtype, algorithm) = (Op::AllReduce, DType::F32, Some(Algorithm::Shares));
+        Ok((links, Standard { op, ranks, bytes: FITTED[1], dtype, algorithm, took_us: many }))
     }
 }
 
