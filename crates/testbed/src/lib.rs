@@ -31,7 +31,8 @@
 //! # }
 //! ```
 //!
-//! [`Child`] is the test's own program in another role, and a process that can be killed. [`Ssh`] starts ssh's server on hosts, with keys of the test's own, and [`Etcd`] servers of etcd on the machine itself.
+//! [`Child`] is the test's own program in another role, and a process that can be killed. [`Ssh`] starts ssh's server on hosts,
+//! with keys of the test's own, and [`Etcd`] servers of etcd on the machine itself.
 //!
 //! # Nothing stays behind
 //!
