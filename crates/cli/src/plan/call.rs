@@ -51,7 +51,7 @@ pub struct Args {
     /// In which order they may be.
     #[arg(long, value_enum, default_value = "ranks")]
     order: InOrder,
-    /// Run it, too, by what was chosen, and show how far the prediction is off.
+    /// Run it, too, by what was chosen, and show how far the prediction is off, and whether the machine changed meanwhile.
     #[arg(long)]
     measure: bool,
     /// Print one JSON object a size, and nothing else, on standard output.
@@ -108,11 +108,11 @@ pub fn plan(operation: Operation, args: Args, verbose: u8) -> anyhow::Result<Exi
     let (links, standard) = match &args.links {
         Some(file) => (Links::load(file).map_err(unusable)?, None),
         None => {
+            let asked = args.bytes.iter().map(|bytes| bytes.0).max().unwrap_or(LONGEST);
+            let others = Operation::ALL.into_iter().filter(|other| *other != operation);
             // A file is for whatever will be asked.
-            let all = args.save.is_some();
-            let operations: &[Operation] = if all { &Operation::ALL } else { &[operation] };
-            let most = args.bytes.iter().map(|bytes| bytes.0).max().filter(|_| !all).unwrap_or(LONGEST);
-            let (links, standard) = over.links(args.ranks, operations, args.dtype, most)?;
+            let (others, most) = if args.save.is_some() { (others.collect(), LONGEST) } else { (Vec::new(), asked) };
+            let (links, standard) = over.links(args.ranks, operation, &others, args.dtype, most)?;
             (links, Some(standard))
         }
     };

@@ -146,12 +146,14 @@ impl Over {
         Ok(times.into_iter().map(|(bytes, times)| (bytes, median(times))).collect())
     }
 
-    /// Measures what the planner wants to know, for so many ranks. Of memory that they map, these operations on this type are measured, up to
-    /// vectors of so many bytes, if that is no more than is measured at all. With them comes a call that tells later whether they still hold.
+    /// Measures what the planner wants to know, for so many ranks. Of memory that they map, this operation and others on this type are measured,
+    /// up to vectors of so many bytes, if that is no more than is measured at all. With it comes a call that tells later whether that still
+    /// holds: there, the operation itself.
     pub fn links(
         &self,
         ranks: u32,
-        operations: &[Operation],
+        operation: Operation,
+        others: &[Operation],
         dtype: DType,
         most: u64,
     ) -> anyhow::Result<(Links, Standard)> {
@@ -185,27 +187,27 @@ impl Over {
         if self.is_mapped() {
             let mut mapped = Mapped { ranks: ranks as usize, dtype, calls: BTreeMap::new() };
             let most = most.clamp(SHORTEST, LONGEST).next_power_of_two();
-            let mut standard = None;
-            for operation in operations {
-                let op = op_of(*operation);
-                let times = self.sweeps(op, ranks, dtype, most)?;
-                let (bytes, took_us) =
-                    *times.iter().rfind(|(bytes, _)| *bytes <= STANDARD).context("the shortest call was measured")?;
-                standard.get_or_insert(Standard { op, ranks, bytes: bytes as u64, dtype, algorithm: None, took_us });
-                mapped.calls.insert(*operation, times);
+            let op = op_of(operation);
+            let times = self.sweeps(op, ranks, dtype, most)?;
+            let (bytes, took_us) =
+                *times.iter().rfind(|(bytes, _)| *bytes <= STANDARD).context("the shortest call was measured")?;
+            let standard = Standard { op, ranks, bytes: bytes as u64, dtype, algorithm: None, took_us };
+            mapped.calls.insert(operation, times);
+            for other in others {
+                mapped.calls.insert(*other, self.sweeps(op_of(*other), ranks, dtype, most)?);
             }
             links.source = format!(
                 "calls of {ranks} ranks on {dtype}, measured just now {SWEEPS} times at lengths from 8 B to {}",
                 size(most)
             );
             links.mapped = Some(mapped);
-            return Ok((links, standard.context("operations are measured")?));
+            return Ok((links, standard));
         }
         let two = |op, bytes| self.measure(op, 2, bytes, DType::F32, &by);
         let all = |bytes| self.measure(Op::AllReduce, ranks, bytes, DType::F32, &by);
         let (short, stream, each) = (two(Op::Latency, 8)?, two(Op::Bandwidth, 8)?, two(Op::Bandwidth, LONG)?);
-        let [few, many, part, long] = FITTED;
-        let (few, many, part, long) = (all(few)?, all(many)?, all(part)?, all(long)?);
+        let [of_few, of_many, of_part, of_long] = FITTED;
+        let (few, many, part, long) = (all(of_few)?, all(of_many)?, all(of_part)?, all(of_long)?);
         links.message_us = stream.min(short * 0.9);
         links.latency_us = short - links.message_us;
         links.byte_ns = ((each - stream) / LONG as f64 * 1000.0).max(0.0);
@@ -216,7 +218,7 @@ impl Over {
              all-reduces by shares of 64 KiB in {few:.0} us, of 4 MiB in {many:.0} us, of 16 MiB in {part:.0} us and of 64 MiB in {long:.0} us"
         );
         let (op, dtype, algorithm) = (Op::AllReduce, DType::F32, Some(Algorithm::Shares));
-        Ok((links, Standard { op, ranks, bytes: FITTED[1], dtype, algorithm, took_us: many }))
+        Ok((links, Standard { op, ranks, bytes: of_many, dtype, algorithm, took_us: many }))
     }
 }
 
