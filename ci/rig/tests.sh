@@ -85,6 +85,8 @@ check "GIDs: the one that is left" 60 "rxe0 port 1 takes 2: ::ffff:10.9.7.1" $gi
 check "GIDs: port and address come late" 120 "every sum is" late
 check "fulmen spawn --limit" 120 "50000 100000" limited
 check "fulmen run" 120 "rank 3 of 4: every sum is 10" ./fulmen run -n 4 --device rxe0 -- examples/all_reduce
+check "fulmen bench, right results" 120 '"wrong":0' ./fulmen bench all-reduce -n 4 --device rxe0 --min 64 --max 64K --factor 32 \
+    --dtype f32 --json
 # Warnings are no failure: this device is slow, for one.
 check "fulmen doctor" 120 "::ffff:10.9.0.1" sh -c './fulmen doctor; [ $? -le 1 ]'
 check "fulmen probe symbols" 60 '"passed":true' ./fulmen probe symbols --json

@@ -133,10 +133,8 @@ fn every_algorithm_where_ranks_pass_messages_on() {
 #[test]
 fn long_vectors_by_every_algorithm() {
     let body = |group: &Group| {
-        for count in [300_001, 1_500_007] {
-            check(group, ReduceOp::Sum, |number| number as i32, count);
-            check(group, ReduceOp::Mean, |number| f16::from_f64(number / 1e4), count);
-        }
+        check(group, ReduceOp::Sum, |number| number as i32, 300_001);
+        check(group, ReduceOp::Mean, |number| f16::from_f64(number / 1e4), 1_500_007);
     };
     run_by_messages(3, body);
     run_over(Profile::Infiniband, 2, body);
