@@ -10,7 +10,7 @@ use fulmen::parts::collectives::plan::{Links, LinksError, Operation, Prediction,
 use fulmen::{DType, Order, ReduceOp};
 use serde::Serialize;
 
-use super::here::{How, LONGEST, Over, Standard, op_of};
+use super::here::{How, LONGEST, Over, Standard, is_drift, op_of};
 use super::text::{number, size};
 use super::{MOST, PlanError};
 use crate::bench::{self, Size};
@@ -223,9 +223,6 @@ fn tidy(time: f64) -> f64 {
     (time * 1e3).round() / 1e3
 }
 
-/// From so much on, either way, the machine is not the one that was measured.
-const DRIFT: f64 = 1.25;
-
 fn table(told: &Told, standard: &str) -> String {
     let mut text = format!("\n{}: {}, {} us", size(told.bytes), told.choice, number(told.predicted_us));
     if let Some(measured) = told.measured_us {
@@ -233,7 +230,7 @@ fn table(told: &Told, standard: &str) -> String {
         let _ = write!(text, "; measured {} us ({off:+.0} %)", number(measured));
     }
     text.push('\n');
-    if let Some(drift) = told.drift.filter(|drift| !(1.0 / DRIFT..DRIFT).contains(drift)) {
+    if let Some(drift) = told.drift.filter(|drift| is_drift(*drift)) {
         let _ = writeln!(
             text,
             "  meanwhile the machine changed: {standard} takes {} times as long as when the figures were measured",

@@ -5,23 +5,31 @@ use fulmen::parts::collectives::plan::{self, Links, Operation, Question};
 use fulmen::parts::kernels::ReduceOp;
 use fulmen::{Algorithm, DType, Order};
 
-/// Bytes of the all-reduces by shares that are measured: one for messages, one for bytes, and two for what bytes take longer where some of them,
-/// and all, have no room in the caches.
-pub const FITTED: [u64; 4] = [64 << 10, 4 << 20, 16 << 20, 64 << 20];
+/// Bytes of the all-reduces by shares that are measured: one for messages, one for bytes, and others for what bytes take longer where fewer
+/// and fewer of them have room in the caches.
+pub const FITTED: [u64; 6] = [64 << 10, 1 << 20, 2 << 20, 4 << 20, 16 << 20, 64 << 20];
+
+/// Bytes of an all-reduce by shares and a broadcast of two ranks that are measured besides: where both send, and one alone, it shows which end
+/// has the work.
+pub const ENDS: u64 = 2 << 20;
 
 /// In turns, since each figure changes what the others have to be.
 const TURNS: usize = 8;
 
-/// Changes figures so that these all-reduces take what was measured, in microseconds.
-pub fn fit(links: &mut Links, ranks: u32, [few, many, part, long]: [f64; 4]) {
-    let [of_few, of_many, of_part, of_long] = FITTED;
-    let (room, alone) = (links.caches, links.clone());
+/// How many times as long copies into memory that is sent from are taken to last: so many quarters of powers of two, and none.
+const STAGINGS: u32 = 24;
+
+/// The logarithm of a ratio that is near enough to one.
+const NEAR: f64 = 0.05;
+
+/// Changes figures so that these all-reduces take what was measured, in microseconds; and nearly so the broadcast of two ranks, if both calls of
+/// two took this long.
+pub fn fit(links: &mut Links, ranks: u32, measured: [f64; 6], ends: [f64; 2]) {
+    let [of_few, of_many, longer @ ..] = FITTED;
+    let [few, many, measured @ ..] = measured;
+    links.staging = staging(links, ends);
+    let alone = links.clone();
     for _ in 0..TURNS {
-        let of_bytes = |links: &mut Links, factor: f64| {
-            for figure in [&mut links.byte_ns, &mut links.offered_byte_ns, &mut links.copy_ns, &mut links.reduce_ns] {
-                *figure *= factor;
-            }
-        };
         let of_messages = |links: &mut Links, factor: f64| {
             links.message_us *= factor;
             links.latency_us *= factor;
@@ -31,18 +39,40 @@ pub fn fit(links: &mut Links, ranks: u32, [few, many, part, long]: [f64; 4]) {
         // A message is hardly faster than between two ranks alone, whatever bytes are taken to cost.
         links.message_us = links.message_us.max(0.5 * alone.message_us);
         links.latency_us = links.latency_us.max(0.5 * alone.latency_us);
+    }
+    // A vector and a result of each rank.
+    let worked_on = |bytes: u64| 2 * ranks as usize * bytes as usize;
+    let more = |(bytes, measured): (u64, f64)| {
+        let with = |ns| shares(&Links { uncached_ns: vec![(1, ns)], ..links.clone() }, ranks, bytes);
+        (worked_on(bytes), links.copy_ns * between(with(0.0), with(links.copy_ns), measured).max(0.0))
+    };
+    links.uncached_ns =
+        std::iter::once((worked_on(of_many), 0.0)).chain(longer.into_iter().zip(measured).map(more)).collect();
+}
 
-        // All bytes of a long one wait for memory; of the other one, as many as it takes longer.
-        let waiting = |links: &Links, uncached_ns: f64, bytes: u64, measured: f64| {
-            let with = |caches| shares(&Links { uncached_ns, caches, ..links.clone() }, ranks, bytes);
-            between(with(None), with(Some(1)), measured).max(0.0)
-        };
-        links.uncached_ns = links.copy_ns * waiting(links, links.copy_ns, of_long, long);
-        let share = waiting(links, links.uncached_ns, of_part, part).min(1.0);
-        let touched = 2 * u64::from(ranks) * of_part;
-        let fitting = (touched as f64 / (share + 0.5)) as usize;
-        // If all of them do, caches may have any number of bytes less.
-        links.caches = Some(if share < 1.0 { fitting } else { room.map_or(fitting, |room| room.min(fitting)) });
+/// How many times as long copies into memory that is sent from take, if an all-reduce and a broadcast of two ranks take so long: the more of the
+/// work is at the end that sends, the more the broadcast takes of the other.
+fn staging(links: &Links, [both, one]: [f64; 2]) -> f64 {
+    let off = |staging: f64| {
+        let mut links = Links { staging, ..links.clone() };
+        for _ in 0..TURNS {
+            scale(&mut links, of_bytes, |links| shares(links, 2, ENDS), both);
+        }
+        (broadcast(&links, 2, ENDS) / one).ln().abs()
+    };
+    let all = (0..=STAGINGS).map(|step| 2_f64.powf(f64::from(step) / 4.0)).map(|staging| (staging, off(staging)));
+    let mut all = all.collect::<Vec<_>>();
+    // None of it is explained by what is not needed for it.
+    if let Some((staging, _)) = all.iter().find(|(_, off)| *off < NEAR) {
+        return *staging;
+    }
+    all.sort_by(|(_, one), (_, other)| one.total_cmp(other));
+    all[0].0
+}
+
+fn of_bytes(links: &mut Links, factor: f64) {
+    for figure in [&mut links.byte_ns, &mut links.offered_byte_ns, &mut links.copy_ns, &mut links.reduce_ns] {
+        *figure *= factor;
     }
 }
 
@@ -61,8 +91,18 @@ fn between(first: f64, second: f64, third: f64) -> f64 {
 
 /// What the planner says of an all-reduce by shares.
 fn shares(links: &Links, ranks: u32, bytes: u64) -> f64 {
+    time(links, ranks, Operation::AllReduce, bytes, Algorithm::Shares)
+}
+
+/// What the planner says of a broadcast in which the root sends to all.
+fn broadcast(links: &Links, ranks: u32, bytes: u64) -> f64 {
+    time(links, ranks, Operation::Broadcast, bytes, Algorithm::Whole)
+}
+
+/// What the planner says of a call by this algorithm.
+fn time(links: &Links, ranks: u32, operation: Operation, bytes: u64, algorithm: Algorithm) -> f64 {
     let question = Question {
-        operation: Operation::AllReduce,
+        operation,
         ranks: ranks as usize,
         bytes: bytes as usize,
         dtype: DType::F32,
@@ -70,7 +110,7 @@ fn shares(links: &Links, ranks: u32, bytes: u64) -> f64 {
         order: Order::Ranks,
     };
     let all = plan::predict(&question, links);
-    all.iter().find(|one| one.algorithm == Algorithm::Shares).map_or(f64::NAN, |one| one.time_us)
+    all.iter().find(|one| one.algorithm == algorithm).map_or(f64::NAN, |one| one.time_us)
 }
 
 #[cfg(test)]
@@ -79,23 +119,28 @@ mod tests {
 
     #[test]
     fn fitted_figures_foretell_what_was_measured() {
-        let figures = |scale: f64, uncached_ns: f64, caches: usize| {
+        let figures = |scale: f64, uncached_ns: &[(usize, f64)], staging: f64| {
             let links = serde_json::json!({
                 "name": "x", "source": "y", "shape": "host", "processors": 2, "wake_us": plan::WAKE,
                 "latency_us": 3.0 * scale, "message_us": 0.4 * scale, "byte_ns": 0.2 * scale, "offered_byte_ns": 0.2 * scale,
-                "copy_ns": 0.05 * scale, "reduce_ns": 0.06 * scale, "uncached_ns": uncached_ns, "caches": caches,
+                "copy_ns": 0.05 * scale, "reduce_ns": 0.06 * scale, "uncached_ns": uncached_ns,
+                "staging": staging,
             });
             Links::parse("x", &links.to_string()).unwrap()
         };
         for ranks in [2, 4] {
-            // Slower and faster in memory than in the caches; of which a part, all and nothing of 16 MiB has room in them.
-            let rooms = [(0.1, 24), (0.3, 45), (0.1, 15), (0.1, 60), (0.0, 24)];
-            for (uncached_ns, mebibytes) in rooms {
-                let real = figures(1.0, uncached_ns, (ranks as usize * mebibytes) << 20);
+            // Slower in memory than in caches of some sizes, and not at all; and at the end that sends.
+            for (uncached_ns, mebibytes, staging) in
+                [(0.1, 24, 1.0), (0.3, 45, 10.0), (0.1, 15, 3.0), (0.1, 60, 1.0), (0.0, 24, 30.0)]
+            {
+                let caches = (ranks as usize * mebibytes) << 20;
+                let uncached_ns = [(caches / 2, 0.0), (caches, uncached_ns / 2.0), (2 * caches, uncached_ns)];
+                let real = figures(1.0, &uncached_ns, staging);
                 let measured = FITTED.map(|bytes| shares(&real, ranks, bytes));
+                let ends = |links: &Links| [shares(links, 2, ENDS), broadcast(links, 2, ENDS)];
                 for scale in [0.5, 1.8] {
-                    let mut links = figures(scale, 0.0, 32 << 20);
-                    fit(&mut links, ranks, measured);
+                    let mut links = figures(scale, &[], 1.0);
+                    fit(&mut links, ranks, measured, ends(&real));
                     for (bytes, measured) in FITTED.into_iter().zip(measured) {
                         let ratio = shares(&links, ranks, bytes) / measured;
                         assert!(
@@ -103,6 +148,9 @@ mod tests {
                             "{ranks} ranks, {bytes} B: {ratio} of {measured} us; {links:?}"
                         );
                     }
+                    let [_, one] = ends(&links);
+                    let ratio = one / ends(&real)[1];
+                    assert!((0.9..1.1).contains(&ratio), "{ranks} ranks: {ratio} of a broadcast; {links:?}, {real:?}");
                 }
             }
         }

@@ -343,10 +343,10 @@ impl Links {
             hop_us: 0.0,
             wake_us: WAKE,
             copy_ns: 0.02,
+            staging: 1.0,
             reduce_ns: 0.04,
             inside: between_hosts.then_some(inside),
-            uncached_ns: 0.0,
-            caches: None,
+            uncached_ns: Vec::new(),
             mapped: None,
             ways: None,
         }

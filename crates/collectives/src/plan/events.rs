@@ -181,7 +181,7 @@ impl<'a> World<'a> {
                 .map(|host| hosts.iter().filter(|other| **other == host).count() > links.processors)
                 .collect(),
             cables: vec![0.0; links.cables(count)],
-            uncached_ns: links.uncached_ns * links.uncached(rounds.touched() * rounds.ranks().div_ceil(count.max(1))),
+            uncached_ns: links.uncached(rounds.touched() / count.max(1)),
             hosts,
             events: BinaryHeap::new(),
             number: 0,
@@ -271,8 +271,8 @@ impl<'a> World<'a> {
         match op {
             Op::Start(_) => match self.ranks[rank].sent {
                 None => {
-                    then =
-                        self.work(host, now, (self.links.copy_ns + self.uncached_ns) / 1000.0 * traffic.staged as f64);
+                    let each = self.links.copy_ns * self.links.staging + self.uncached_ns;
+                    then = self.work(host, now, each / 1000.0 * traffic.staged as f64);
                     self.ranks[rank].sent = Some(0);
                 }
                 Some(sent) if sent < traffic.sends.len() => {

@@ -83,16 +83,18 @@ pub struct Links {
     /// its turn.
     #[serde(default)]
     pub wake_us: f64,
-    /// Nanoseconds for each byte that is copied into memory that is sent from, or out of memory that was received into.
+    /// Nanoseconds for each byte that is copied out of memory that was received into.
     pub copy_ns: f64,
+    /// How many times as long a byte takes that is copied into memory that is sent from: more where what the receiver has read of it has to
+    /// be got back from its caches.
+    #[serde(default = "as_long", skip_serializing_if = "is_as_long")]
+    pub staging: f64,
     /// Nanoseconds for each byte of a contribution that is combined.
     pub reduce_ns: f64,
-    /// Nanoseconds more for each byte that is copied or combined, if what all ranks of a host work on has no room in its caches,
-    #[serde(default)]
-    pub uncached_ns: f64,
-    /// which have so many bytes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub caches: Option<usize>,
+    /// By how many bytes all ranks of a host work on, which have room in its caches or not, from the fewest to the most: nanoseconds more for
+    /// each byte that is copied or combined.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub uncached_ns: Vec<(usize, f64)>,
     /// Within a host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inside: Option<Inside>,
@@ -146,6 +148,15 @@ fn one() -> usize {
 
 fn many() -> usize {
     64
+}
+
+fn as_long() -> f64 {
+    1.0
+}
+
+// By reference, as serde asks.
+fn is_as_long(times: &f64) -> bool {
+    *times == as_long()
 }
 
 /// A link file cannot be used.
@@ -231,9 +242,10 @@ impl Links {
             ("hop_us", self.hop_us),
             ("wake_us", self.wake_us),
             ("copy_ns", self.copy_ns),
+            ("staging", self.staging),
             ("reduce_ns", self.reduce_ns),
-            ("uncached_ns", self.uncached_ns),
         ];
+        figures.extend(self.uncached_ns.iter().map(|(_, figure)| ("uncached_ns", *figure)));
         if let Some(Inside { latency_us, message_us, byte_ns }) = self.inside {
             figures.extend([("inside latency_us", latency_us), ("message_us", message_us), ("byte_ns", byte_ns)]);
         }
@@ -251,6 +263,13 @@ impl Links {
         }
         if let Some((name, count)) = counts.into_iter().find(|(_, count)| !(1..=MOST).contains(count)) {
             return Some(format!("{name} is {count}: give a number from 1 to {MOST}"));
+        }
+        if !self.uncached_ns.is_sorted_by(|(bytes, _), (more, _)| bytes < more)
+            || self.uncached_ns.first().is_some_and(|(bytes, _)| *bytes == 0)
+        {
+            return Some(
+                "uncached_ns: give pairs of bytes and nanoseconds, each with more bytes than the one before".to_owned(),
+            );
         }
         if let Some(problem) = self.mapped.as_ref().and_then(Mapped::problem) {
             return Some(problem);
@@ -274,10 +293,19 @@ impl Links {
         (0..ranks).map(|rank| (rank / each) as u32).collect()
     }
 
-    /// Which part of the time, from 0 to 1, work on so many bytes waits for memory: little by little, what is needed again has gone from
-    /// the caches.
+    /// Nanoseconds more for each byte that is copied or combined by ranks of a host that work on so many: little by little, what is needed again
+    /// has gone from the caches.
     pub(crate) fn uncached(&self, bytes: usize) -> f64 {
-        self.caches.map_or(0.0, |caches| (bytes as f64 / caches.max(1) as f64 - 0.5).clamp(0.0, 1.0))
+        let figures = &self.uncached_ns;
+        let behind = figures.partition_point(|(worked_on, _)| *worked_on < bytes);
+        match (behind.checked_sub(1).map(|at| figures[at]), figures.get(behind)) {
+            (Some((from, few)), Some((to, many))) => {
+                let part = (bytes as f64 / from as f64).ln() / (*to as f64 / from as f64).ln();
+                few + (many - few) * part
+            }
+            (Some((_, figure)), None) | (None, Some(&(_, figure))) => figure,
+            (None, None) => 0.0,
+        }
     }
 
     /// How many cables there are, one for each direction and with numbers of their own, if there are so many hosts.
@@ -354,6 +382,9 @@ mod tests {
             ("colour", serde_json::json!("red"), "colour"),
             ("shape", serde_json::json!({"fat-tree": {"rack": 0, "uplinks": 1}}), "rack"),
             ("shape", serde_json::json!("star"), "star"),
+            ("uncached_ns", serde_json::json!([[0, 0.1]]), "uncached_ns"),
+            ("uncached_ns", serde_json::json!([[8, 0.1], [8, 0.2]]), "uncached_ns"),
+            ("uncached_ns", serde_json::json!([[8, -0.1]]), "uncached_ns"),
         ] {
             let mut bad = good.clone();
             bad[field] = value;
@@ -361,6 +392,19 @@ mod tests {
             assert!(error.contains(words) && error.contains("a file"), "{error}");
         }
         assert!(matches!(Links::load("/nonexistent"), Err(LinksError::Read { .. })));
+    }
+
+    #[test]
+    fn bytes_cost_more_little_by_little_as_caches_have_less_room() {
+        let links = |uncached_ns: &[(usize, f64)]| Links {
+            uncached_ns: uncached_ns.to_vec(),
+            ..Links::load("thunderbolt5-ring").unwrap()
+        };
+        let some = links(&[(1 << 20, 0.0), (1 << 22, 0.5), (1 << 24, 0.3)]);
+        for (bytes, ns) in [(1, 0.0), (1 << 20, 0.0), (1 << 21, 0.25), (1 << 22, 0.5), (1 << 23, 0.4), (1 << 30, 0.3)] {
+            assert!((some.uncached(bytes) - ns).abs() < 1e-12, "{bytes} B: {}", some.uncached(bytes));
+        }
+        assert_eq!((links(&[]).uncached(1 << 30), links(&[(8, 0.2)]).uncached(1)), (0.0, 0.2));
     }
 
     #[test]

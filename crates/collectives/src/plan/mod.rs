@@ -26,12 +26,6 @@ pub(crate) use self::schedule::{Goal, Pattern, Round, Schedule, Transfer};
 pub(crate) use self::traffic::greeted;
 use crate::messages::lane;
 
-/// Bytes of which nearly all have room in this machine's last cache.
-#[must_use]
-pub fn caches() -> usize {
-    fulmen_memory::cache_room()
-}
-
 /// In which order contributions are combined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {

@@ -88,9 +88,16 @@ impl Rounds {
         self.job.sites.hosts.len()
     }
 
-    /// Bytes that a rank reads and writes: a vector and what it gets.
+    /// Bytes of all vectors that ranks give and get.
     pub(crate) fn touched(&self) -> usize {
-        self.job.bytes * (1 + if self.job.goal == Goal::AllGather { self.ranks() } else { 1 })
+        let ranks = self.ranks();
+        let vectors = match self.job.goal {
+            Goal::AllReduce | Goal::Scan => 2 * ranks,
+            Goal::Reduce(_) | Goal::ReduceScatter => ranks + 1,
+            Goal::Broadcast(_) => ranks,
+            Goal::AllGather => ranks + ranks * ranks,
+        };
+        vectors * self.job.bytes
     }
 
     pub(crate) fn hosts(&self) -> &[u32] {
@@ -147,6 +154,9 @@ impl Rounds {
         let (ranks, len, first) = (self.ranks(), self.pieces[piece], piece == 0);
         if let Some(schedule) = schedule {
             let mut traffic = self.passed_on(schedule, rank, round);
+            if round == 0 && (self.keeps(rank) || self.has_apart(rank)) {
+                traffic.staged += len * if self.has_apart(rank) { self.job.partial } else { self.job.element };
+            }
             if first && round == 0 {
                 // Headers go before everything else.
                 let peers = greeted(schedule, rank);
@@ -166,6 +176,7 @@ impl Rounds {
         // What is taken of the others' vectors.
         let taken = others.clone().filter(|from| needs(*from, rank)).count() * len;
         let (combined, copied) = if goal.combines() { (taken, 0) } else { (0, taken) };
+        let copied = copied + if self.keeps(rank) { len } else { 0 };
         match self.job.algorithm {
             Algorithm::Whole => {
                 let header = if first { HEADER } else { 0 };
@@ -287,6 +298,21 @@ impl Rounds {
         traffic
     }
 
+    /// Whether a rank's own vector is a part of what it gets, and is copied there.
+    fn keeps(&self, rank: usize) -> bool {
+        match self.job.goal {
+            Goal::AllGather => true,
+            Goal::Scan => rank == 0,
+            _ => false,
+        }
+    }
+
+    /// Whether a rank keeps partial results that are passed on apart from what it gets.
+    fn has_apart(&self, rank: usize) -> bool {
+        let gets = !matches!(self.job.goal, Goal::Reduce(root) if root != rank);
+        self.job.goal.combines() && (!gets || self.job.partial != self.job.element)
+    }
+
     fn passed_on(&self, schedule: &Schedule, rank: usize, round: usize) -> Traffic {
         let round = schedule.round(rank, round);
         let bytes = |result: bool, elements: usize| elements * if result { self.job.element } else { self.job.partial };
@@ -304,7 +330,7 @@ impl Rounds {
                 traffic.combined += bytes;
             }
         }
-        if self.job.partial != self.job.element {
+        if self.has_apart(rank) {
             traffic.copied += round.finished.iter().map(|range| range.len() * self.job.partial).sum::<usize>();
         }
         traffic

@@ -140,8 +140,9 @@ fn times_are_numbers_over_any_links_that_are_accepted() {
             hop_us: figure(),
             wake_us: figure(),
             copy_ns: figure(),
+            staging: figure(),
             reduce_ns: figure(),
-            uncached_ns: figure(),
+            uncached_ns: vec![(1 << 10, figure()), (1 << 20, figure())],
             bandwidth: Some(figure().max(1e-6)),
             inside: Some(Inside { latency_us: figure(), message_us: figure(), byte_ns: figure() }),
             ..Links::usual(LinkKind::Device, 1, true)
@@ -153,7 +154,6 @@ fn times_are_numbers_over_any_links_that_are_accepted() {
             ranks_per_host: 1 + below(3) as usize,
             processors: [1, 2, 1 << 16][below(3) as usize],
             offered_from: Some(below(1 << 20) as usize),
-            caches: Some(below(1 << 24) as usize),
             ..links
         };
         let text = serde_json::to_string(&links).unwrap();
