@@ -77,6 +77,9 @@ const STANDARD: usize = 1 << 20;
 /// Figures of messages that do not belong together, since the machine changed while they were measured, are measured once more; so often in all.
 const ATTEMPTS: usize = 3;
 
+/// The all-reduce by which it is seen whether messages still take as long; one of those to which figures are fitted.
+const OF_MESSAGES: u64 = 4 << 20;
+
 /// Messages of which the bytes count.
 const LONG: u64 = 256 << 10;
 
@@ -221,22 +224,26 @@ impl Over {
     /// Completes figures by what messages take.
     fn by_messages(&self, links: &Links, ranks: u32) -> anyhow::Result<(Links, Standard)> {
         // Everybody talks with everybody.
-        let (by, whole) = (How::By(Algorithm::Shares), How::By(Algorithm::Whole));
+        let by = How::By(Algorithm::Shares);
         let two = |op, bytes| self.measure(op, 2, bytes, DType::F32, &by);
         let all = |bytes| self.measure(Op::AllReduce, ranks, bytes, DType::F32, &by);
         let standard = Standard {
             op: Op::AllReduce,
             ranks,
-            bytes: FITTED[3],
+            bytes: OF_MESSAGES,
             dtype: DType::F32,
             algorithm: Some(Algorithm::Shares),
-            took_us: all(FITTED[3])?,
+            took_us: all(OF_MESSAGES)?,
         };
         let (short, stream, each) = (two(Op::Latency, 8)?, two(Op::Bandwidth, 8)?, two(Op::Bandwidth, LONG)?);
         let time = |bytes| if bytes == standard.bytes { Ok(standard.took_us) } else { all(bytes) };
         let times = FITTED.iter().map(|bytes| time(*bytes)).collect::<anyhow::Result<Vec<f64>>>()?;
         let times: [f64; FITTED.len()] = times.try_into().expect("there are as many");
-        let (both, one) = (two(Op::AllReduce, ENDS)?, self.measure(Op::Broadcast, 2, ENDS, DType::F32, &whole)?);
+        // By TCP, nobody else has read what is sent from.
+        let ends = if self.device.as_deref() == Some(TCP) { None } else { Some(self.ends()?) };
+        let told_of_ends = ends.map(|[both, one]| {
+            format!(", a broadcast of {} in {one:.0} us and an all-reduce in {both:.0}", size(ENDS))
+        });
         let message_us = stream.min(short * 0.9);
         let byte_ns = ((each - stream) / LONG as f64 * 1000.0).max(0.0);
         let told = FITTED.iter().zip(times).map(|(bytes, time)| format!("{} in {time:.0} us", size(*bytes)));
@@ -246,15 +253,25 @@ impl Over {
             byte_ns,
             offered_byte_ns: byte_ns,
             source: format!(
-                "measured just now: of two ranks, 8 B in {short:.2} us, one each {stream:.2} us in a stream, 256 KiB each {each:.1} us, a broadcast of \
-                 {ends} in {one:.0} us and an all-reduce in {both:.0}; of {ranks}, all-reduces by shares of {}",
-                told.collect::<Vec<_>>().join(", "),
-                ends = size(ENDS)
+                "measured just now: of two ranks, 8 B in {short:.2} us, one each {stream:.2} us in a stream, 256 KiB each {each:.1} us{}; of \
+                 {ranks}, all-reduces by shares of {}",
+                told_of_ends.unwrap_or_default(),
+                told.collect::<Vec<_>>().join(", ")
             ),
             ..links.clone()
         };
-        fit(&mut links, ranks, times, [both, one]);
+        fit(&mut links, ranks, times, ends);
         Ok((links, standard))
+    }
+
+    /// What an all-reduce and a broadcast of two ranks take, in turns, since their ratio counts.
+    fn ends(&self) -> anyhow::Result<[f64; 2]> {
+        let mut times = [Vec::new(), Vec::new()];
+        for _ in 0..SWEEPS {
+            times[0].push(self.measure(Op::AllReduce, 2, ENDS, DType::F32, &How::By(Algorithm::Shares))?);
+            times[1].push(self.measure(Op::Broadcast, 2, ENDS, DType::F32, &How::By(Algorithm::Whole))?);
+        }
+        Ok(times.map(median))
     }
 }
 

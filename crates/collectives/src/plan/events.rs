@@ -1,8 +1,9 @@
 //! How long a call takes: its rounds, event by event, on processors and cables that do one thing after the other.
 //!
 //! A rank does what the implementation does: it copies what it sends, sends it, waits for what it is to get, and combines that; of a
-//! call in several pieces, two are under way at a time. Each of these takes a processor of its host. A message keeps each cable on
-//! its way busy for as long as its bytes take there, and processors at both ends. What passes it on adds time alone.
+//! call in several pieces, two are under way at a time. Each of these takes a processor of its host, and a rank does one at a time.
+//! A message keeps each cable on its way busy for as long as its bytes take there, and processors at both ends. What passes it on
+//! adds time alone.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -65,6 +66,8 @@ struct Rank {
     sent: Option<usize>,
     /// It waits for messages.
     waits: bool,
+    /// When it has done what it has begun: its thread and what comes for it do one thing after the other.
+    free: f64,
     traffic: Option<Traffic>,
     ended: f64,
 }
@@ -196,9 +199,8 @@ impl<'a> World<'a> {
             match what {
                 What::Run(rank) => self.go_on(rank, at),
                 What::Head { rank, step, bytes, last, inside } => {
-                    let host = self.hosts[rank] as usize;
-                    let wake = if self.crowded[host] { self.links.wake_us } else { 0.0 };
-                    let done = self.work(host, at, wake + self.bytes_us(bytes, inside));
+                    let wake = if self.crowded[self.hosts[rank] as usize] { self.links.wake_us } else { 0.0 };
+                    let done = self.work(rank, at, wake + self.bytes_us(bytes, inside));
                     // As long again until it has its turn among those that wait beside it.
                     self.at(done.max(last) + wake, What::Come { rank, step });
                 }
@@ -218,14 +220,15 @@ impl<'a> World<'a> {
         self.events.push(Reverse(Event { at, number: self.number, what }));
     }
 
-    /// Has a processor of a host work for so long, from this time on or when one is free. Returns when it is done.
-    fn work(&mut self, host: usize, from: f64, work: f64) -> f64 {
+    /// Has a rank work for so long, from this time on or when it and a processor of its host are free. Returns when it is done.
+    fn work(&mut self, rank: usize, from: f64, work: f64) -> f64 {
         if work == 0.0 {
             return from;
         }
-        let processors = &mut self.processors[host];
+        let from = from.max(self.ranks[rank].free);
+        let processors = &mut self.processors[self.hosts[rank] as usize];
         let all_worked = processors.len() == self.links.processors;
-        match processors.iter_mut().min_by(|one, other| one.total_cmp(other)) {
+        let done = match processors.iter_mut().min_by(|one, other| one.total_cmp(other)) {
             Some(free) if *free <= from || all_worked => {
                 *free = free.max(from) + work;
                 *free
@@ -234,7 +237,9 @@ impl<'a> World<'a> {
                 processors.push(from + work);
                 from + work
             }
-        }
+        };
+        self.ranks[rank].free = done;
+        done
     }
 
     /// What a processor does for the bytes of a message.
@@ -266,13 +271,12 @@ impl<'a> World<'a> {
         let traffic = self.ranks[rank].traffic.take();
         let traffic =
             traffic.unwrap_or_else(|| self.rounds.traffic(self.schedules[piece].as_ref(), piece, rank, round));
-        let host = self.hosts[rank] as usize;
         let mut then = now;
         match op {
             Op::Start(_) => match self.ranks[rank].sent {
                 None => {
                     let each = self.links.copy_ns * self.links.staging + self.uncached_ns;
-                    then = self.work(host, now, each / 1000.0 * traffic.staged as f64);
+                    then = self.work(rank, now, each / 1000.0 * traffic.staged as f64);
                     self.ranks[rank].sent = Some(0);
                 }
                 Some(sent) if sent < traffic.sends.len() => {
@@ -297,7 +301,7 @@ impl<'a> World<'a> {
                 let work = traffic.receives as f64 * message_us(self.links, inside)
                     + (self.links.copy_ns + self.uncached_ns) / 1000.0 * traffic.copied as f64
                     + (self.links.reduce_ns + self.uncached_ns) / 1000.0 * traffic.combined as f64;
-                then = self.work(host, now, work);
+                then = self.work(rank, now, work);
                 self.ranks[rank].next += 1;
                 self.at(then, What::Run(rank));
                 return;
@@ -312,7 +316,7 @@ impl<'a> World<'a> {
         let (host, other, hosts) = (self.hosts[from] as usize, self.hosts[to] as usize, self.processors.len());
         let inside = host == other;
         let (message, byte) = (message_us(self.links, inside), self.bytes_us(bytes, inside));
-        let done = self.work(host, now, message + byte);
+        let done = self.work(from, now, message + byte);
         let latency = self.inside(inside).map_or(self.links.latency_us, |inside| inside.latency_us);
         // What a sender does for a message besides, it does while that is on its way.
         let mut head = done - byte - message;

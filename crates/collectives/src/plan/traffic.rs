@@ -97,7 +97,7 @@ impl Rounds {
             Goal::Broadcast(_) => ranks,
             Goal::AllGather => ranks + ranks * ranks,
         };
-        vectors * self.job.bytes
+        self.job.bytes.saturating_mul(vectors)
     }
 
     pub(crate) fn hosts(&self) -> &[u32] {
@@ -154,8 +154,9 @@ impl Rounds {
         let (ranks, len, first) = (self.ranks(), self.pieces[piece], piece == 0);
         if let Some(schedule) = schedule {
             let mut traffic = self.passed_on(schedule, rank, round);
-            if round == 0 && (self.keeps(rank) || self.has_apart(rank)) {
-                traffic.staged += len * if self.has_apart(rank) { self.job.partial } else { self.job.element };
+            if round == 0 {
+                traffic.copied += self.kept(rank, len * self.job.element);
+                traffic.copied += if self.has_apart(rank) { len * self.job.partial } else { 0 };
             }
             if first && round == 0 {
                 // Headers go before everything else.
@@ -176,7 +177,7 @@ impl Rounds {
         // What is taken of the others' vectors.
         let taken = others.clone().filter(|from| needs(*from, rank)).count() * len;
         let (combined, copied) = if goal.combines() { (taken, 0) } else { (0, taken) };
-        let copied = copied + if self.keeps(rank) { len } else { 0 };
+        let copied = copied + self.kept(rank, len);
         match self.job.algorithm {
             Algorithm::Whole => {
                 let header = if first { HEADER } else { 0 };
@@ -298,12 +299,13 @@ impl Rounds {
         traffic
     }
 
-    /// Whether a rank's own vector is a part of what it gets, and is copied there.
-    fn keeps(&self, rank: usize) -> bool {
+    /// Of so many bytes of a rank's own vector, those that are copied into what it gets. Of a scan, they were sent just now and are in the
+    /// nearest cache, so that they take half as long.
+    fn kept(&self, rank: usize, len: usize) -> usize {
         match self.job.goal {
-            Goal::AllGather => true,
-            Goal::Scan => rank == 0,
-            _ => false,
+            Goal::AllGather => len,
+            Goal::Scan if rank == 0 => len / 2,
+            _ => 0,
         }
     }
 
