@@ -26,11 +26,11 @@ check() {
 
 for profile in "" infiniband thunderbolt; do
     for op in all-reduce all-gather reduce-scatter broadcast reduce gather scatter all-to-all scan latency bandwidth; do
-        check "$op" --min 8 --max 64K --factor 4 ${profile:+--profile "$profile"}
+        check "$op" --min 8 --max 32K --factor 64 ${profile:+--profile "$profile"}
     done
     check barrier ${profile:+--profile "$profile"}
 done
-check all-reduce --min 8 --max 64K --memory plain
+check all-reduce --min 8 --max 32K --factor 64 --memory plain
 
 BENCH_VERBS_COUNT=2000 ci/bench-verbs.sh 1
 
