@@ -77,6 +77,44 @@ fn times_are_those_of_what_happens() {
     assert!((whole.time_us - must - 22.0).abs() < 0.01, "{} and not {must} and 22", whole.time_us);
 }
 
+/// What a rank does, with processors for more than that, by figures that count one thing each.
+#[test]
+fn a_rank_does_one_thing_after_the_other() {
+    let nothing = Links {
+        latency_us: 0.0,
+        message_us: 0.0,
+        byte_ns: 0.0,
+        offered_from: None,
+        wake_us: 0.0,
+        copy_ns: 0.0,
+        reduce_ns: 0.0,
+        ..Links::usual(LinkKind::Device, 64, false)
+    };
+    let takes = |operation: Operation, ranks: usize, links: &Links| {
+        let all = predict(&Question { operation, ..question(ranks, 10_000, Order::Ranks) }, links);
+        all.iter().find(|one| one.algorithm == Algorithm::Whole).unwrap().time_us
+    };
+    let bytes = Links { byte_ns: 1.0, ..nothing.clone() };
+    let copies = Links { copy_ns: 1.0, ..nothing.clone() };
+    for (operation, ranks, links, must) in [
+        // The root of five ranks takes four vectors, one after the other; of two, one that is being sent.
+        (Operation::Reduce, 5, &bytes, 40.0),
+        (Operation::Reduce, 2, &bytes, 10.0),
+        // Copied at both ends; longer where it is sent.
+        (Operation::Broadcast, 2, &copies, 20.0),
+        (Operation::Broadcast, 2, &Links { staging: 3.0, ..copies.clone() }, 40.0),
+        // The first rank also copies its own vector, which it has just read.
+        (Operation::Scan, 2, &copies, 15.0),
+        // One vector and one result are touched.
+        (Operation::Broadcast, 2, &Links { uncached_ns: vec![(20_000, 0.5), (40_000, 1.0)], ..nothing.clone() }, 10.0),
+        (Operation::AllReduce, 2, &Links { uncached_ns: vec![(20_000, 0.5), (40_000, 1.0)], ..nothing.clone() }, 20.0),
+    ] {
+        let time = takes(operation, ranks, links);
+        // Headers are some bytes more.
+        assert!((must..must + 0.3).contains(&time), "{} of {ranks}: {time} and not {must}", operation.name());
+    }
+}
+
 #[test]
 fn cables_that_join_neighbours_alone_are_for_chains() {
     let ring = Links::load("thunderbolt5-ring").unwrap();
